@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,8 @@ OUTPUT_TOLERANCE = 2e-5
 #: The same for codertimo, whose LayerNorm divides by a deviation without an epsilon in the root.
 CODERTIMO_TOLERANCE = 2e-4
 _MAX_REFERENCE_BYTES = 1 << 30
+#: What numpy raises for a damaged file, beside the usual ones.
+_DAMAGED = (EOFError, zipfile.BadZipFile, zlib.error)
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 #: Scores that the original software names by their task.
 _SCORES = {
@@ -60,6 +63,12 @@ class Check:
     tolerance: float | None = None
     """The bound on it."""
     note: str = ""
+
+    @property
+    def figures(self) -> tuple[str, str]:
+        """The error and its bound as text; empty where there is none."""
+        error = "" if self.max_error is None else f"{self.max_error:.1e}"
+        return error, "" if self.tolerance is None else f"{self.tolerance:.0e}"
 
 
 def check_upstream(folder: Path, target: Target) -> Check:
@@ -188,8 +197,7 @@ def check_outputs(folder: Path, target: Target, file: Path) -> Check:
             theirs, ours = tuple(arrays[name].shape), tuple(computed[name].shape)
             if theirs != ours:
                 raise ValueError(f"{name} has the shape {theirs}, the model gives {ours}")
-    # What a file that does not fit makes the libraries raise depends on the file.
-    except Exception as error:
+    except (OSError, ValueError, RuntimeError, LookupError, TypeError, *_DAMAGED) as error:
         raise InputError(
             f"{file} cannot be compared with ({one_line(error)[:300]})",
             "a numpy archive with inputs and outputs of this model",

@@ -140,12 +140,11 @@ def convert(
                 more.append(partial(check_vectors, sentences, folder, is_same))
             report.rows += _checks(target, folder, chosen, more)
             for check in report.failures:
-                largest = check.max_error
-                figures = "" if largest is None else f"; largest error {largest:.1e}"
-                bound = f" up to {check.tolerance:.0e}" if check.tolerance else ""
+                error, bound = check.figures
+                largest = f"; largest error {error}" if error else ""
                 raise InputError(
-                    f"the result is not verified: {check.name}: {check.note}{figures}",
-                    "the same numbers" + bound,
+                    f"the result is not verified: {check.name}: {check.note}{largest}",
+                    "the same numbers" + (f" up to {bound}" if bound else ""),
                     "check `hidden_act`, `config` and the reference, or convert with `check=False`",
                 )
             report.source["files"] = sums.result()

@@ -61,10 +61,10 @@ class Report(BaseReport[Check]):
         print_table(console, "", ("", ""), rows, words=(0, 1))
         for check in self.rows:
             mark, style = _MARKS[check.passed]
-            figures = "" if check.max_error is None else f" {check.max_error:.1e}"
-            bound = "" if check.tolerance is None else f" (at most {check.tolerance:.0e})"
+            error, bound = check.figures
+            figures = f" {error}" * bool(error) + f" (at most {bound})" * bool(bound)
             note = f": {escape(check.note)}" if check.note else ""
-            line = f"  [{style}]{mark}[/] {escape(check.name)}{figures}{bound}{note}"
+            line = f"  [{style}]{mark}[/] {escape(check.name)}{figures}{note}"
             console.print(line, highlight=False)
 
     def _summary(self) -> Iterator[tuple[str, str]]:
@@ -190,12 +190,7 @@ def converted_card(report: Report) -> str:
         tags=["bert", "hf_bert_impl"],
     )
     checks = [
-        [
-            check.name,
-            "" if check.max_error is None else f"{check.max_error:.1e}",
-            "" if check.tolerance is None else f"{check.tolerance:.0e}",
-            f"passed: {check.note}" if check.passed else check.note,
-        ]
+        [check.name, *check.figures, f"passed: {check.note}" if check.passed else check.note]
         for check in report.rows
     ]
     return model_card(

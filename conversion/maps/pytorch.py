@@ -13,10 +13,7 @@ LINEARS = (
     *names.LINEARS,
     *names.HEADS,
     # Attention of a decoder to an encoder's output (transformers' encoder-decoder models).
-    f"{names.LAYER}.crossattention.self.query",
-    f"{names.LAYER}.crossattention.self.key",
-    f"{names.LAYER}.crossattention.self.value",
-    f"{names.LAYER}.crossattention.output.dense",
+    *(name.replace("attention", "crossattention") for name in names.LINEARS[:4]),
 )
 NORMS = (*names.NORMS, f"{names.LAYER}.crossattention.output.LayerNorm")
 # Relative positions, which transformers 4 had: one table a layer.
