@@ -140,8 +140,8 @@ def convert(
                 more.append(partial(check_vectors, sentences, folder, is_same))
             report.rows += _checks(target, folder, chosen, more)
             for check in report.failures:
-                error, bound = check.figures
-                largest = f"; largest error {error}" if error else ""
+                largest, bound = check.figures
+                largest = f"; largest error {largest}" if largest else ""
                 raise InputError(
                     f"the result is not verified: {check.name}: {check.note}{largest}",
                     "the same numbers" + (f" up to {bound}" if bound else ""),
