@@ -109,13 +109,16 @@ def _read_zip(data: Tensor, path: Path) -> Any:
 
 def _content(data: Tensor, info: zipfile.ZipInfo, is_summed: bool) -> Tensor:
     """The bytes of an entry, whose checksum is compared."""
-    start = info.header_offset + 30
-    names = data[start - 4 : start].numpy().tobytes()  # the sizes of two fields behind the header
-    start += int.from_bytes(names[:2], "little") + int.from_bytes(names[2:], "little")
+    at = info.header_offset
+    header = data[at : at + 30].numpy().tobytes()  # its last numbers: two sizes of what follows
+    start = (
+        at + 30 + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:], "little")
+    )
     content = data[start : start + info.file_size]
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
         raise ValueError(f"its entry {info.filename!r:.200} is compressed or encrypted")
-    if not len(content) == info.file_size == info.compress_size:
+    whole = len(content) == info.file_size == info.compress_size
+    if not whole or not header.startswith(_ZIP_MAGIC):
         raise ValueError(f"it ends within its entry {info.filename!r:.200}, or gives it two sizes")
     if is_summed and zlib.crc32(content.numpy().data) != info.CRC:
         raise ValueError(f"it has a wrong crc32 in {info.filename!r:.200}")
