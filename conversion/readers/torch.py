@@ -12,7 +12,6 @@ Nothing of a checkpoint is run: see `pickles`.
 from __future__ import annotations
 
 import io
-import struct
 import zipfile
 import zlib
 from pathlib import Path
