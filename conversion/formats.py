@@ -79,7 +79,7 @@ class Candidate:
         read = FORMATS[self.format].read
         if not read_at(self.path, 0, 1):  # a pipe would be waited for
             raise InputError(
-                f"{self.path} is empty or no file", "a checkpoint", "download it again"
+                f"{self.path} is empty or cannot be read", "a checkpoint", "download it again"
             )
         if self.path.suffix != ".json":
             whole = read(self.path)
