@@ -25,6 +25,7 @@ from tests.conversion.cases import (
     FIXTURES,
     edited,
     pack,
+    refused,
     tar,
     zipped,
 )
@@ -50,12 +51,7 @@ def refuse(tmp_path):
     def refuse(content, match=None):
         path = tmp_path / "bad.archive"
         path.write_bytes(content)
-        with pytest.raises(InputError, match=match) as raised:
-            open_archive(path, tmp_path / "here" / "into")
-        message = str(raised.value)
-        assert path.name in message
-        assert "\n" not in message
-        assert len(message) < 900
+        assert path.name in refused(lambda: open_archive(path, tmp_path / "here/into"), match)
         assert sorted(tmp_path.rglob("*")) == [path, tmp_path / "here", tmp_path / "here" / "into"]
 
     return refuse
