@@ -17,7 +17,7 @@ import io
 import math
 import pickle
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -202,7 +202,23 @@ class InertUnpickler(pickle._Unpickler):
     def load_filled_table(self) -> None:
         """DICT: a dict of what is on the stack."""
         items = self.pop_mark()
-        self.stack.append(_table(zip(items[::2], items[1::2], strict=True)))
+        self.load_table()
+        self.set_items(items)
+
+    def load_item(self) -> None:
+        """SETITEM: set one item of a dict."""
+        self.set_items([self.stack.pop(-2), self.stack.pop()])
+
+    def load_items(self) -> None:
+        """SETITEMS: set items of a dict."""
+        self.set_items(self.pop_mark())
+
+    def set_items(self, items: list[Any]) -> None:
+        """Set keys and values, one behind another, of the dict on the stack; of nothing else."""
+        if not isinstance(self.stack[-1], _Table):
+            raise pickle.UnpicklingError(f"it sets items of a {type(self.stack[-1]).__name__}")
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            self.stack[-1][key] = value
 
     def load_named(self) -> None:
         """PUT: keep a value under a number in text."""
@@ -220,6 +236,8 @@ _DISPATCH = {
     pickle.BUILD[0]: InertUnpickler.load_state,
     pickle.EMPTY_DICT[0]: InertUnpickler.load_table,
     pickle.DICT[0]: InertUnpickler.load_filled_table,
+    pickle.SETITEM[0]: InertUnpickler.load_item,
+    pickle.SETITEMS[0]: InertUnpickler.load_items,
     pickle.PUT[0]: InertUnpickler.load_named,
     pickle.EMPTY_SET[0]: _BASE.dispatch[pickle.EMPTY_LIST[0]],
     pickle.ADDITEMS[0]: _BASE.dispatch[pickle.APPENDS[0]],
@@ -286,23 +304,18 @@ class _Table(dict[Any, Any]):
         super().__setitem__(key, value)
 
 
-def _table(pairs: Iterable[Any]) -> _Table:
-    table = _Table()
-    for key, value in pairs:
-        table[key] = value
-    return table
-
-
 def _call(made: Any, arguments: Any) -> Any:
     """What a pickle gets for calling a name: a value or a record of this file."""
     name = made if isinstance(made, Global) else f"a {type(made).__name__}"
     match _FUNCTIONS.get(name), arguments:
         case "dict", ():
-            return {}
+            return _Table()
         case "dict", (dict() as items,):
             return items
         case "dict", (list() as pairs,):  # Python 2
-            made_of_pairs = _table(pairs)
+            made_of_pairs = _Table()
+            for key, value in pairs:
+                made_of_pairs[key] = value
             pairs.clear()  # one long list, used for many dicts, would take for ever
             return made_of_pairs
         case "list", ():
@@ -336,6 +349,8 @@ def _call(made: Any, arguments: Any) -> Any:
 
 def _view(storage: Tensor, offset: Any, shape: Any, strides: Any) -> Tensor:
     """A tensor of a storage; a shape may not claim more than is stored, as strides of 0 would."""
+    if storage.dim() != 1 or not storage.is_contiguous():
+        raise pickle.UnpicklingError("a tensor is made of what is no storage")
     if len(shape) != len(strides) or len(shape) > _MAX_AXES:
         raise pickle.UnpicklingError(f"a tensor has {len(shape)} sizes, {len(strides)} strides")
     numbers = (offset, *shape, *strides)

@@ -159,6 +159,10 @@ def test_extension_codes_are_not_looked_up():
         (b"ctorch\nfloat16\n)R.", "calls torch.float16"),
         *((content, "damaged") for content in (b"", b"\xff", b".", b"NNa.", b"]NNs.", b"NQ.")),
         (b"}" + b")" + b"\x85" * 200_000 + b"Ns.", "the key tuple"),
+        (
+            b"ccollections\nOrderedDict\n)R" + b")" + b"\x85" * 200_000 + b"Ns.",
+            "the key tuple",
+        ),
         (b"}" + text(b"a") + b"N" + text(b"a") + b"Nu.", "damaged"),
         (b"}(" + text(b"a") + b"N" + text(b"a") + b"Nu.", "'a' twice"),
         (b"\x8f(" + b")" + b"\x85" * 200_000 + b"\x90N.", None),  # a set of a deep tuple
