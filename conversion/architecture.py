@@ -40,7 +40,6 @@ class Architecture:
     """What the names and shapes of a checkpoint say of its model."""
 
     class_name: str
-    """The class of this package that holds it."""
     reason: str
     """Why this class, in words for the report."""
     num_labels: int | None
@@ -68,22 +67,27 @@ def infer(plan: Plan, config: Mapping[str, Any], head: str | None = None) -> Arc
     class_name, reason = _class(plan, config, head)
     words = f"{names.WORDS}.weight"
     if words not in infos:
-        raise InputError(
-            f"the checkpoint has no word embeddings, but {listing(infos, 'other tensor', most=5)}",
-            words,
-            "give all files of the checkpoint",
-        )
+        others = listing(infos, "other tensor", most=5)
+        given = f"the checkpoint has no word embeddings, but {others}"
+        raise InputError(given, words, "give all files of the checkpoint")
+    query, operation = plan.origins.get(
+        f"{_FIRST_LAYER}.attention.self.query.weight", ("", Operation.IDENTITY)
+    )
+    # Known where the software keeps the heads apart: (in, heads, head size).
+    apart = operation is Operation.MERGE_OUT
     sizes = {
         "vocab_size": _size(infos, words),
         "hidden_size": _size(infos, words, axis=1),
         "num_hidden_layers": _layers(infos),
-        "num_attention_heads": _attention_heads(plan),
+        "num_attention_heads": plan.sources[query].shape[1] if apart else None,
         "intermediate_size": _size(infos, f"{_FIRST_LAYER}.intermediate.dense.weight"),
         "max_position_embeddings": _positions(plan),
         "type_vocab_size": _size(infos, f"{names.TOKEN_TYPES}.weight"),
     }
     shown = {name: size for name, size in sizes.items() if size is not None}
-    return Architecture(class_name, reason, _labels(infos, class_name), shown)
+    counted = class_name in ("BertForSequenceClassification", "BertForTokenClassification")
+    labels = _size(infos, f"{names.CLASSIFIER}.weight") if counted else None
+    return Architecture(class_name, reason, labels, shown)
 
 
 def check_config(config: Mapping[str, Any], architecture: Architecture) -> dict[str, Any]:
@@ -100,22 +104,24 @@ def check_config(config: Mapping[str, Any], architecture: Architecture) -> dict[
         InputError: Sizes that differ, or a number of attention heads that is absent or does
             not divide the hidden size.
     """
+    sizes = architecture.sizes
     wrong = [
         f"{name} {config[name]!r} (the tensors have {size})"
-        for name, size in architecture.sizes.items()
+        for name, size in sizes.items()
         if name in config and config[name] != size
     ]
-    labels = _labels_said(config)
+    named = config.get("id2label")
+    labels = len(named) if isinstance(named, Mapping) else config.get("num_labels")
     if None not in (labels, architecture.num_labels) and labels != architecture.num_labels:
         wrong.append(f"{labels} labels (the tensors have {architecture.num_labels})")
     if wrong:
-        raise InputError(
-            f"the config does not fit the tensors: it says {', '.join(wrong)}",
-            "the sizes that the tensors have",
-            "give the config that belongs to this checkpoint"
-            + (f"; {_gap(config, architecture)}" if _gap(config, architecture) else ""),
-        )
-    full = {**architecture.sizes, **config}
+        remedy = "give the config that belongs to this checkpoint"
+        layers, held = config.get("num_hidden_layers"), sizes["num_hidden_layers"]
+        if isinstance(layers, int) and layers > held:
+            remedy += f"; the layers from {held} on may be in files that are not there"
+        given = f"the config does not fit the tensors: it says {', '.join(wrong)}"
+        raise InputError(given, "the sizes that the tensors have", remedy)
+    full = {**sizes, **config}
     heads = full.get("num_attention_heads")
     if heads is None:
         raise InputError(
@@ -123,13 +129,11 @@ def check_config(config: Mapping[str, Any], architecture: Architecture) -> dict[
             "num_attention_heads in a config beside the weights (tensors do not show it)",
             "give `num_attention_heads`, or a config with `config`",
         )
-    width = architecture.sizes["hidden_size"]
+    width = sizes["hidden_size"]
     if not isinstance(heads, int) or heads < 1 or width % heads:
-        raise InputError(
-            f"num_attention_heads is {heads!r}",
-            f"a whole number that divides the hidden size {width}",
-            "give the number that the model was trained with",
-        )
+        expected = f"a whole number that divides the hidden size {width}"
+        remedy = "give the number that the model was trained with"
+        raise InputError(f"num_attention_heads is {heads!r}", expected, remedy)
     if architecture.num_labels is not None and labels is None:
         full["num_labels"] = architecture.num_labels
     return full
@@ -168,7 +172,7 @@ def fit(plan: Plan, class_name: str, config: Mapping[str, Any]) -> Fit:
     held = sum(tensor.numel() * tensor.itemsize for tensor in plan.tensors.values())
     shapes, tied = _target_shapes(class_name, config, held)
     prefix = "bert." if class_name == "BertModel" else ""
-    partners = {**plan.table.tied, **{base: name for name, base in plan.table.tied.items()}}
+    partners = {**names.TIED, **{base: name for name, base in names.TIED.items()}}
     found = Fit({}, {}, dict(plan.ignored), [])
     wrong = []
     for name, shape in shapes.items():
@@ -195,24 +199,6 @@ def fit(plan: Plan, class_name: str, config: Mapping[str, Any]) -> Fit:
     return found
 
 
-def require_complete(found: Fit, class_name: str) -> None:
-    """Refuse a checkpoint that lacks tensors.
-
-    Args:
-        found: What was cut to the class.
-        class_name: That class.
-
-    Raises:
-        InputError: It lists what is missing.
-    """
-    if found.missing:
-        raise InputError(
-            f"the checkpoint lacks {listing(found.missing, 'tensor')}",
-            f"all tensors of {class_name}",
-            "choose the `head` that it has, or start these anew with `allow_missing=True`",
-        )
-
-
 def _class(plan: Plan, config: Mapping[str, Any], head: str | None) -> tuple[str, str]:
     if head is not None:
         return class_of(head), "asked for"
@@ -230,11 +216,8 @@ def _class(plan: Plan, config: Mapping[str, Any], head: str | None) -> tuple[str
     for class_name, own in _PARTS_OF.items():
         if own == parts:
             return class_name, f"the checkpoint has {what}"
-    raise InputError(
-        f"the checkpoint has parts of several heads ({what})",
-        "one head",
-        f"choose one with `head` ({', '.join(HEADS)}); the others are left out",
-    )
+    remedy = f"choose one with `head` ({', '.join(HEADS)}); the others are left out"
+    raise InputError(f"the checkpoint has parts of several heads ({what})", "one head", remedy)
 
 
 def _classifier(plan: Plan) -> tuple[str, str]:
@@ -258,58 +241,25 @@ def _size(infos: Mapping[str, Tensor], name: str, axis: int = 0) -> int | None:
         return None
     shape = infos[name].shape
     if len(shape) != 2:
-        raise InputError(
-            f"{name} has the shape {shape}", "two axes", "give the checkpoint of a BERT"
-        )
+        given = f"{name} has the shape {shape}"
+        raise InputError(given, "two axes", "give the checkpoint of a BERT")
     return shape[axis]
 
 
 def _layers(infos: Mapping[str, Tensor]) -> int:
     layers = {int(match[1]) for name in infos if (match := _LAYER.match(name))}
     if gaps := [str(n) for n in range(max(layers, default=-1)) if n not in layers]:
-        raise InputError(
-            f"the checkpoint has layer {max(layers)}, but not {', '.join(gaps[:10])}"
-            + (f" and {len(gaps) - 10} more" if gaps[10:] else ""),
-            "all layers from 0 on",
-            "give all files of the checkpoint",
-        )
+        more = f" and {len(gaps) - 10} more" if gaps[10:] else ""
+        given = f"the checkpoint has layer {max(layers)}, but not {', '.join(gaps[:10])}{more}"
+        raise InputError(given, "all layers from 0 on", "give all files of the checkpoint")
     return len(layers)
 
 
-def _labels(infos: Mapping[str, Tensor], class_name: str) -> int | None:
-    if class_name in ("BertForSequenceClassification", "BertForTokenClassification"):
-        return _size(infos, f"{names.CLASSIFIER}.weight")
-    return None
-
-
-def _labels_said(config: Mapping[str, Any]) -> int | None:
-    """The number of labels that a config tells, if it does."""
-    said = config.get("id2label")
-    return len(said) if isinstance(said, Mapping) else config.get("num_labels")
-
-
-def _attention_heads(plan: Plan) -> int | None:
-    """Known where the software keeps the heads apart: (in, heads, head size)."""
-    name, operation = plan.origins.get(f"{_FIRST_LAYER}.attention.self.query.weight", ("", None))
-    return plan.sources[name].shape[1] if operation is Operation.MERGE_OUT else None
-
-
 def _positions(plan: Plan) -> int | None:
-    size = _size(plan.tensors, f"{names.POSITIONS}.weight")
-    if size is not None:
-        return size
-    # codertimo's computed table, (1, positions, hidden size).
-    for name in plan.ignored:
+    for name in plan.ignored:  # codertimo's computed table, (1, positions, hidden size)
         if name.endswith("position.pe") and len(plan.sources[name].shape) == 3:
             return plan.sources[name].shape[1]
-    return None
-
-
-def _gap(config: Mapping[str, Any], architecture: Architecture) -> str:
-    layers, held = config.get("num_hidden_layers"), architecture.sizes["num_hidden_layers"]
-    if isinstance(layers, int) and layers > held:
-        return f"the layers from {held} on may be in files that are not there"
-    return ""
+    return _size(plan.tensors, f"{names.POSITIONS}.weight")
 
 
 def _target_shapes(
@@ -329,11 +279,8 @@ def _target_shapes(
             model = getattr(hf_bert_impl, class_name)(fields)
         check_size(model, held, "the checkpoint")
     except (ValueError, TypeError, AttributeError, StrictDataclassError) as error:
-        raise InputError(
-            f"the config cannot be used ({one_line(error)[:300]})",
-            "the fields of a BertConfig",
-            "mend the config",
-        ) from error
+        given = f"the config cannot be used ({one_line(error)[:300]})"
+        raise InputError(given, "the fields of a BertConfig", "mend the config") from error
     tied = dict(model._tied_weights_keys or {}) if fields.tie_word_embeddings else {}
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     return {name: shape for name, shape in shapes.items() if name not in tied}, tied

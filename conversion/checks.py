@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from .architecture import fit
 from .options import LoadOptions
 from .planning import same_bits
 from .source import open_source
-from .target import Target
+from .target import Target, is_finite
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -34,6 +35,17 @@ OUTPUT_TOLERANCE = 2e-5
 #: The same for codertimo, whose LayerNorm divides by a deviation without an epsilon in the root.
 CODERTIMO_TOLERANCE = 2e-4
 _MAX_REFERENCE_BYTES = 1 << 30
+#: What numpy raises for a damaged file, beside the usual ones.
+_DAMAGED = (EOFError, zipfile.BadZipFile, zlib.error)
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+#: Scores that the original software names by their task.
+_SCORES = {
+    ("BertForPreTraining", "prediction_logits"): "mlm_logits",
+    ("BertForPreTraining", "seq_relationship_logits"): "nsp_logits",
+    ("BertForMaskedLM", "logits"): "mlm_logits",
+    ("BertLMHeadModel", "logits"): "mlm_logits",
+    ("BertForNextSentencePrediction", "logits"): "nsp_logits",
+}
 #: Two unequal lengths, odd, so that padding and positions are seen.
 _LENGTHS = (5, 23)
 
@@ -51,6 +63,12 @@ class Check:
     tolerance: float | None = None
     """The bound on it."""
     note: str = ""
+
+    @property
+    def figures(self) -> tuple[str, str]:
+        """The error and its bound as text; empty where there is none."""
+        error = "" if self.max_error is None else f"{self.max_error:.1e}"
+        return error, "" if self.tolerance is None else f"{self.tolerance:.0e}"
 
 
 def check_upstream(folder: Path, target: Target) -> Check:
@@ -75,34 +93,25 @@ def check_upstream(folder: Path, target: Target) -> Check:
     if target.config.pruned_heads:
         return Check(name, None, note="transformers 5 does not have pruned heads and refuses them")
     reference, info = load_reference(target.class_name, str(folder), dtype=torch.float32)
-    wrong = {
-        kind: sorted(map(str, info.get(kind) or ()))
-        for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")
-    }
-    if any(wrong.values()):
-        said = "; ".join(
-            f"{kind.replace('_', ' ')} {keys[:5]}" for kind, keys in wrong.items() if keys
-        )
+    kinds = ("missing_keys", "unexpected_keys", "mismatched_keys")
+    wrong = {kind: sorted(map(str, info[kind])) for kind in kinds if info.get(kind)}
+    if wrong:
+        said = "; ".join(f"{kind.replace('_', ' ')} {keys[:5]}" for kind, keys in wrong.items())
         return Check(name, False, note=f"transformers loads it with {said}")
     model = load_result(folder, target.class_name)
     pairs = zip(model.state_dict().items(), reference.state_dict().items(), strict=True)
     if any(ours != theirs or not same_bits(a, b) for (ours, a), (theirs, b) in pairs):
         return Check(name, False, note="the two do not load the same tensors")
+    if not all(map(is_finite, target.ranges.values())):
+        return Check(name, None, note="weights that are no finite numbers cannot be compared")
     choices = 2 if target.class_name == "BertForMultipleChoice" else 0
     tokens = random_tokens(target.config, _LENGTHS)
     batch = parity_batches(tokens, target.config, choices=choices)["padded right"]
     report = compare_models(model, reference, {"padded right": batch})
     worst = report.worst
-    if not all(span.is_finite for span in target.ranges.values()):
-        return Check(name, None, note="weights that are no finite numbers cannot be compared")
     assert worst is not None  # a model has outputs
-    return Check(
-        name,
-        report.passed,
-        worst.max_relative,
-        FP32_TOLERANCE,
-        f"largest error of {len(report.rows)} tensors, relative; {worst.name}",
-    )
+    note = f"largest error of {len(report.rows)} tensors, relative; {worst.name}"
+    return Check(name, report.passed, worst.max_relative, FP32_TOLERANCE, note)
 
 
 def check_tokens(before: PreTrainedTokenizerBase | None, why_none: str, folder: Path) -> Check:
@@ -138,10 +147,10 @@ def check_tokens(before: PreTrainedTokenizerBase | None, why_none: str, folder: 
     return Check(name, True, note=f"{type(before).__name__}, {len(texts)} texts")
 
 
-def load_result(folder: Path, class_name: str) -> PreTrainedModel:
+def load_result(folder: Path, class_name: str, **options: Any) -> PreTrainedModel:
     """Load a result by this package, in float32 and eval mode."""
     cls = getattr(hf_bert_impl, class_name)
-    model: PreTrainedModel = cls.from_pretrained(folder, dtype=torch.float32)
+    model: PreTrainedModel = cls.from_pretrained(folder, dtype=torch.float32, **options)
     return model.eval()
 
 
@@ -155,11 +164,11 @@ def find_references(folder: Path) -> list[Path]:
     return references
 
 
-def check_outputs(model: PreTrainedModel, target: Target, file: Path) -> Check:
+def check_outputs(folder: Path, target: Target, file: Path) -> Check:
     """Compare outputs with those in a numpy archive, at every position, padding included.
 
     Args:
-        model: The result, in float32.
+        folder: The result, in safetensors.
         target: What it was made of.
         file: An `.npz` with `input_ids` (B, S), with or without `attention_mask` and
             `token_type_ids` (or `segment_info`), and some of `embedding_output` (B, S, H),
@@ -173,26 +182,28 @@ def check_outputs(model: PreTrainedModel, target: Target, file: Path) -> Check:
     Raises:
         InputError: The file cannot be read, or does not fit the model.
     """
-    arrays = _load_arrays(file)
-    inputs = {
-        "input_ids": arrays.get("input_ids"),
-        "attention_mask": arrays.get("attention_mask"),
-        "token_type_ids": arrays.get("token_type_ids", arrays.get("segment_info")),
-    }
-    given = {name: torch.from_numpy(value) for name, value in inputs.items() if value is not None}
-    codertimo = target.config.variant == "codertimo"
-    tolerance = CODERTIMO_TOLERANCE if codertimo else OUTPUT_TOLERANCE
     try:
-        computed = dict(_outputs(model, target.class_name, given))
-    except (ValueError, RuntimeError, IndexError, KeyError, TypeError) as error:
-        raise _misfit(file, f"the model cannot take its inputs: {error}") from error
-    errors: dict[str, float] = {}
-    for name in computed.keys() & arrays.keys():
-        expected = torch.from_numpy(arrays[name])
-        if expected.shape != computed[name].shape:
-            shapes = f"{tuple(expected.shape)}, the model gives {tuple(computed[name].shape)}"
-            raise _misfit(file, f"{name} has the shape {shapes}")
-        errors[name] = (computed[name] - expected).abs().max().item()
+        with zipfile.ZipFile(file) as archive:
+            size = sum(info.file_size for info in archive.infolist())
+        if size > _MAX_REFERENCE_BYTES:
+            raise ValueError(f"it unpacks to {size:,} bytes")
+        with np.load(file, allow_pickle=False) as stored:
+            arrays = {name: torch.from_numpy(stored[name]) for name in stored.files}
+        if "segment_info" in arrays:
+            arrays.setdefault("token_type_ids", arrays["segment_info"])
+        computed = _outputs(folder, target.class_name, arrays)
+        common = [name for name in computed if name in arrays]
+        for name in common:
+            theirs, ours = tuple(arrays[name].shape), tuple(computed[name].shape)
+            if theirs != ours:
+                raise ValueError(f"{name} has the shape {theirs}, the model gives {ours}")
+    except (OSError, ValueError, RuntimeError, LookupError, TypeError, *_DAMAGED) as error:
+        raise InputError(
+            f"{file} cannot be compared with ({one_line(error)[:300]})",
+            "a numpy archive with inputs and outputs of this model",
+            "leave `reference` out, or give the file that belongs to the checkpoint",
+        ) from error
+    errors = {name: (computed[name] - arrays[name]).abs().max().item() for name in common}
     title = f"outputs beside {file.name}"
     if not errors:
         return Check(title, None, note="it has no output that this model has")
@@ -200,71 +211,43 @@ def check_outputs(model: PreTrainedModel, target: Target, file: Path) -> Check:
     note = f"largest error of {len(errors)} outputs; {worst}"
     if target.fit.missing:
         return Check(title, None, errors[worst], None, note + "; some weights are new")
+    codertimo = target.config.variant == "codertimo"
+    tolerance = CODERTIMO_TOLERANCE if codertimo else OUTPUT_TOLERANCE
     return Check(title, errors[worst] <= tolerance, errors[worst], tolerance, note)
 
 
-def _outputs(
-    model: PreTrainedModel, class_name: str, inputs: Mapping[str, Tensor]
-) -> Iterator[tuple[str, Tensor]]:
+@torch.no_grad()
+def _outputs(folder: Path, class_name: str, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The outputs of a result, by the names that the original software has for them."""
+    inputs = {name: arrays[name] for name in _INPUTS if name in arrays}
+    # The original computes padding, too.
+    model = load_result(folder, class_name, padding_free=False)
     base = model if class_name == "BertModel" else model.bert
-    padding_free, model.config.padding_free = model.config.padding_free, False
-    try:
-        with torch.no_grad():
-            encoded = base(**inputs, output_hidden_states=True)
-            result = encoded if base is model else model(**inputs)
-    finally:
-        model.config.padding_free = padding_free
-    yield "embedding_output", encoded.hidden_states[0]
-    yield "all_encoder_layers", torch.stack(encoded.hidden_states[1:])
-    yield "sequence_output", encoded.last_hidden_state
+    encoded = base(**inputs, output_hidden_states=True)
+    outputs = {
+        "embedding_output": encoded.hidden_states[0],
+        "all_encoder_layers": torch.stack(encoded.hidden_states[1:]),
+        "sequence_output": encoded.last_hidden_state,
+    }
     if encoded.get("pooler_output") is not None:
-        yield "pooled_output", encoded.pooler_output
-    scores: dict[str, Tensor] = {}
-    if class_name == "BertForPreTraining":
-        scores = {"mlm": result.prediction_logits, "nsp": result.seq_relationship_logits}
-    elif class_name in ("BertForMaskedLM", "BertLMHeadModel"):
-        scores = {"mlm": result.logits}
-    elif class_name == "BertForNextSentencePrediction":
-        scores = {"nsp": result.logits}
-    elif class_name == "BertForQuestionAnswering":
-        yield "start_logits", result.start_logits
-        yield "end_logits", result.end_logits
-    elif class_name != "BertModel":
-        yield "logits", result.logits
-        yield "probabilities", result.logits.softmax(-1)
-    for name, logits in scores.items():
-        yield f"{name}_logits", logits
-        yield f"{name}_log_probs", logits.log_softmax(-1)
+        outputs["pooled_output"] = encoded.pooler_output
+    result = {} if base is model else model(**inputs)
+    for name, logits in result.items():
+        if name.endswith("logits"):
+            name = _SCORES.get((class_name, name), name)
+            outputs[name] = logits
+            outputs[name.replace("logits", "log_probs")] = logits.log_softmax(-1)
+            outputs[name.replace("logits", "probabilities")] = logits.softmax(-1)
+    return outputs
 
 
-def _load_arrays(file: Path) -> dict[str, np.ndarray]:
-    try:
-        with zipfile.ZipFile(file) as archive:
-            size = sum(info.file_size for info in archive.infolist())
-        if size > _MAX_REFERENCE_BYTES:
-            raise _misfit(file, f"it unpacks to {size:,} bytes")
-        with np.load(file, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except InputError:
-        raise
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        raise _misfit(file, str(error)) from error
-
-
-def _misfit(file: Path, what: str) -> InputError:
-    return InputError(
-        f"{file} cannot be compared with ({one_line(what)[:300]})",
-        "a numpy archive with inputs and outputs of this model",
-        "leave `reference` out, or give the file that belongs to the checkpoint",
-    )
-
-
-def check_checkpoint(target: Target, path: Path) -> Check:
+def check_checkpoint(target: Target, path: Path, written: bool = False) -> Check:
     """Compare a source with a second checkpoint of the same model, tensor by tensor.
 
     Args:
         target: What the source becomes.
         path: The other checkpoint: a folder, prefix, file or archive.
+        written: Whether it is the result, which has to have every tensor bit for bit.
 
     Returns:
         The check. It passes where every tensor that both have is the same up to the rounding of
@@ -274,13 +257,17 @@ def check_checkpoint(target: Target, path: Path) -> Check:
         InputError: The other checkpoint cannot be read, or is of another shape.
     """
     fields = {**target.config.to_dict(), "model_type": "bert"}
-    with open_source(path) as other:
+    options = LoadOptions(config=path.with_name("config.json")) if written else None
+    with open_source(path, options) as other:
         theirs = fit(other.plan, target.class_name, fields).tensors
-        mine = target.fit.tensors
+        mine = target.tensors if written else target.fit.tensors
         common = [name for name in mine if name in theirs]
         errors = {name: _difference(mine[name], theirs[name]) for name in common}
-    beyond = [name for name, (error, bound) in errors.items() if not error <= bound]
     equal = sum(error == 0.0 for error, _ in errors.values())
+    if written:
+        note = f"{equal} of {len(mine)} tensors are the same, bit for bit"
+        return Check(f"{path.name} read back", equal == len(mine), None, None, note)
+    beyond = [name for name, (error, bound) in errors.items() if not error <= bound]
     largest = max((error for error, _ in errors.values()), key=_nan_last, default=0.0)
     note = f"{equal} of {len(common)} tensors in common are the same, bit for bit"
     if beyond:
@@ -304,21 +291,3 @@ def _difference(mine: Tensor, theirs: Tensor) -> tuple[float, float]:
     same_dtype = mine.dtype == theirs.dtype
     bound = 0.0 if same_dtype else torch.finfo(coarse).eps * b.abs().max().item()
     return max(error, torch.finfo(torch.float64).tiny), bound
-
-
-def check_read_back(target: Target, file: Path) -> Check:
-    """Compare what was written for another software with its source, bit for bit.
-
-    Args:
-        target: What was written.
-        file: Where, with its config beside it.
-    """
-    fields = {**target.config.to_dict(), "model_type": "bert"}
-    with open_source(file, LoadOptions(config=file.with_name("config.json"))) as written:
-        found = fit(written.plan, target.class_name, fields).tensors
-        same = sum(
-            name in found and same_bits(tensor, found[name])
-            for name, tensor in target.tensors.items()
-        )
-    note = f"{same} of {len(target.tensors)} tensors are the same, bit for bit"
-    return Check(f"{file.name} read back", same == len(target.tensors), None, None, note)

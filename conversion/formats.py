@@ -19,7 +19,7 @@ from .readers.flax import is_flax, read_flax
 from .readers.h5 import is_h5, read_h5
 from .readers.mapped import read_at
 from .readers.safetensors import is_safetensors, read_safetensors
-from .readers.sharded import check_places, read_shard_index
+from .readers.sharded import check_places, read_shard_index, shards_of
 from .readers.tf1 import index_of, is_tf1, read_tf1
 from .readers.torch import is_torch, read_torch
 from .tensors import Checkpoint
@@ -77,24 +77,26 @@ class Candidate:
             InputError: A file cannot be read or is damaged, or index and files do not agree.
         """
         read = FORMATS[self.format].read
+        if not read_at(self.path, 0, 1):  # a pipe would be waited for
+            raise InputError(
+                f"{self.path} is empty or cannot be read", "a checkpoint", "download it again"
+            )
         if self.path.suffix != ".json":
             whole = read(self.path)
             return replace(whole, format=self.format, files=whole.files or (self.path,))
-        index = read_shard_index(self.path)
-        shards = {file: read(file) for file in index.files}
+        weight_map = read_shard_index(self.path)
+        shards = {file: read(file) for file in sorted(set(weight_map.values()))}
         names = {file: shard.tensors.keys() for file, shard in shards.items()}
-        weight_map = index.weight_map
         if self.format == "h5":
             # The index begins each name with the model's, which the files leave out.
             shorter = {name.partition("/")[2]: file for name, file in weight_map.items()}
-            held = {name for some in names.values() for name in some}
-            weight_map = shorter if held & shorter.keys() else weight_map
+            weight_map = shorter if set().union(*names.values()) & shorter.keys() else weight_map
         check_places(self.path, weight_map, names)
         return Checkpoint(
             {name: tensor for shard in shards.values() for name, tensor in shard.tensors.items()},
             next((shard.software for shard in shards.values() if shard.software), None),
             {name: value for shard in shards.values() for name, value in shard.attributes.items()},
-            (self.path, *index.files),
+            (self.path, *shards),
             self.format,
         )
 
@@ -107,7 +109,7 @@ def format_of(path: Path) -> str | None:
     """
     if path.name.endswith(_INDEX):
         # By the first shard: an index says nothing of the format.
-        return format_of(read_shard_index(path).files[0])
+        return format_of(shards_of(path)[0])
     for name, known in FORMATS.items():
         if known.is_file(path):
             return name
@@ -143,7 +145,14 @@ def candidates(path: Path) -> list[list[Candidate]]:
         below = [folder for folder in sorted(path.glob("0_*")) if folder.is_dir()]
         choices = _in_folder(below[0]) if below else []
     if not choices:
-        raise _nothing_in(path)
+        files = [place.name for place in sorted(path.iterdir()) if place.is_file()]
+        folders = (place for place in sorted(path.iterdir()) if place.is_dir())
+        inside = next((place for place in folders if any(_in_folder(place))), None)
+        given = f"{path} has no checkpoint, but {listing(files, 'file')}"
+        expected = f"weights in one of the formats {', '.join(FORMATS)}"
+        raise InputError(
+            given, expected, f"give {inside or 'the folder or the file with the weights'}"
+        )
     return choices
 
 
@@ -192,7 +201,7 @@ def _in_folder(folder: Path) -> list[list[Candidate]]:
             f"{folder} cannot be read ({error.strerror})", "a folder of files", "check it"
         ) from None
     indexes = [path for path in files if path.name.endswith(_INDEX)]
-    shards = {shard for index in indexes for shard in read_shard_index(index).files}
+    shards = {shard for index in indexes for shard in shards_of(index)}
     by_format: dict[str, list[Candidate]] = {name: [] for name in FORMATS}
     for path in files:
         if path in shards or path.name.startswith(".") or LEFTOVERS.fullmatch(path.name):
@@ -204,27 +213,13 @@ def _in_folder(folder: Path) -> list[list[Candidate]]:
     return choices or [[Candidate(path, "archive")] for path in files if is_archive(path)]
 
 
-def _nothing_in(folder: Path) -> InputError:
-    files = [path.name for path in sorted(folder.iterdir()) if path.is_file()]
-    folders = [path for path in sorted(folder.iterdir()) if path.is_dir()]
-    inside = next((path for path in folders if any(_in_folder(path))), None)
-    remedy = f"give {inside}" if inside else "give the folder or the file with the weights"
-    return InputError(
-        f"{folder} has no checkpoint, but {listing(files, 'file')}",
-        f"weights in one of the formats {', '.join(FORMATS)}",
-        remedy,
-    )
-
-
 def several(files: Iterable[Candidate]) -> InputError:
     """The error for checkpoints of which none is the one that is meant."""
     names = [file.path.name for file in files]
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return InputError(
-        f"the folder has several checkpoints that differ ({', '.join(names[:_SHOWN])}{more})",
-        "one",
-        "give the file that you mean",
-    )
+    listed = f"{', '.join(names[:_SHOWN])}{more}"
+    given = f"the folder has several checkpoints that differ ({listed})"
+    return InputError(given, "one", "give the file that you mean")
 
 
 def _by_name(folder: Path, kind: str, files: list[Candidate]) -> list[Candidate]:
@@ -245,7 +240,5 @@ def _named_in_state(folder: Path) -> Path | None:
 
 def _index_naming(shard: Path) -> Path | None:
     """The index beside a shard that lists it."""
-    for index in sorted(shard.parent.glob(f"*{_INDEX}")):
-        if shard.name in {file.name for file in read_shard_index(index).files}:
-            return index
-    return None
+    indexes = sorted(shard.parent.glob(f"*{_INDEX}"))
+    return next((index for index in indexes if shard in shards_of(index)), None)

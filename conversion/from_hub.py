@@ -99,27 +99,22 @@ def _weights(kind: str, files: Iterable[str]) -> list[str]:
     if kind == "tf1":
         found = [file for file in files if _TF1_PART.fullmatch(file)]
         return found if any(file.endswith(".index") for file in found) else []
-    usual = PurePosixPath(known.name)
-    every, by_name = [], []
-    for file in files:
-        path = PurePosixPath(file)
-        is_index = file == f"{usual}.index.json"
-        if len(path.parts) > 1 or LEFTOVERS.fullmatch(file):
-            continue
-        if is_index or re.fullmatch(known.suffix, path.suffix):
-            every.append(file)
-            if is_index or _SHARD.sub("", path.stem) == usual.stem:
-                by_name.append(file)
-    return by_name or every
+    index, stem = f"{known.name}.index.json", PurePosixPath(known.name).stem
+    found = [
+        file
+        for file in files
+        if "/" not in file
+        and not LEFTOVERS.fullmatch(file)
+        and (file == index or re.fullmatch(known.suffix, PurePosixPath(file).suffix))
+    ]
+    usual = [f for f in found if f == index or _SHARD.sub("", PurePosixPath(f).stem) == stem]
+    return usual or found
 
 
 def missing_format(name: object, from_format: str, there: Iterable[str]) -> InputError:
     """The error for a format that a source does not have."""
-    return InputError(
-        f"`from_format` is {from_format!r}, which {name} does not have",
-        f"one that it has ({', '.join(there)})",
-        "choose one of these",
-    )
+    given = f"`from_format` is {from_format!r}, which {name} does not have"
+    return InputError(given, f"one that it has ({', '.join(there)})", "choose one of these")
 
 
 def _explained(name: str, revision: str | None, error: Exception) -> InputError:
@@ -129,27 +124,20 @@ def _explained(name: str, revision: str | None, error: Exception) -> InputError:
         RevisionNotFoundError,
     )
 
-    if isinstance(error, GatedRepoError):
-        return InputError(
-            f"{name} on the hub is gated",
-            "the token of somebody who was let in",
-            "ask for access on its page, and set HF_TOKEN",
-        )
-    if isinstance(error, RepositoryNotFoundError):
-        return InputError(
-            f"there is no file or folder {name}, nor a model of this name on the hub",
-            "a path, or a hub id (google-bert/bert-base-cased)",
-            "check the name, and HF_TOKEN for a private model",
-        )
-    if isinstance(error, RevisionNotFoundError):
-        return InputError(
-            f"{name} on the hub has no revision {revision!r}",
-            "a branch, a tag or a commit",
-            "check `revision`",
-        )
-    return InputError(
-        f"there is no file or folder {name}, and the hub could not be read "
-        f"({one_line(error)[:200]})",
-        "a path, or a hub id and a connection",
-        "check the path or the connection, and HF_HUB_OFFLINE",
-    )
+    nothing = f"there is no file or folder {name}"
+    match error:
+        case GatedRepoError():
+            given, expected = f"{name} on the hub is gated", "the token of somebody who was let in"
+            remedy = "ask for access on its page, and set HF_TOKEN"
+        case RepositoryNotFoundError():
+            given = f"{nothing}, nor a model of this name on the hub"
+            expected = "a path, or a hub id (google-bert/bert-base-cased)"
+            remedy = "check the name, and HF_TOKEN for a private model"
+        case RevisionNotFoundError():
+            given = f"{name} on the hub has no revision {revision!r}"
+            expected, remedy = "a branch, a tag or a commit", "check `revision`"
+        case _:
+            given = f"{nothing}, and the hub could not be read ({one_line(error)[:200]})"
+            expected = "a path, or a hub id and a connection"
+            remedy = "check the path or the connection, and HF_HUB_OFFLINE"
+    return InputError(given, expected, remedy)

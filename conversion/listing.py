@@ -9,9 +9,7 @@ from typing import Any
 from hf_bert_impl.errors import InputError
 
 from .architecture import infer
-from .maps.tables import detect
-from .planning import plan
-from .source import open_files
+from .source import open_source
 from .tensors import dtype_name
 
 
@@ -30,28 +28,17 @@ def list_tensors(src: Path) -> dict[str, Any]:
     """
     becomes: dict[str, str] = {}
     software = class_name = problem = None
-    with open_files(src) as files:
-        found = files.checkpoint
+    with open_source(src) as source:
+        found = source.checkpoint
         try:
-            whole = plan(detect(found.tensors), found.tensors)
-            software = whole.table.software
-            becomes = {**whole.becomes} | {
-                name: f"({reason})" for name, reason in whole.ignored.items()
-            }
-            class_name = infer(whole, {}).class_name
+            software = source.plan.table.software
+            ignored = {name: f"({reason})" for name, reason in source.plan.ignored.items()}
+            becomes = {**source.plan.becomes, **ignored}
+            class_name = infer(source.plan, {}).class_name
         except InputError as error:
             problem = str(error)  # the tensors are listed all the same: they may show what is wrong
-        tensors = [
-            {
-                "name": name,
-                "shape": list(tensor.shape),
-                "dtype": dtype_name(tensor),
-                "becomes": becomes.get(name),
-            }
-            for name, tensor in found.tensors.items()
-        ]
         return {
-            "path": files.hub_id or str(files.given),
+            "path": source.hub_id or str(source.given),
             "format": found.format,
             "software": software,
             "container": found.software,
@@ -59,5 +46,13 @@ def list_tensors(src: Path) -> dict[str, Any]:
             "problem": problem,
             "files": [{"name": file.name, "bytes": file.stat().st_size} for file in found.files],
             "numbers": sum(math.prod(tensor.shape) for tensor in found.tensors.values()),
-            "tensors": tensors,
+            "tensors": [
+                {
+                    "name": name,
+                    "shape": list(tensor.shape),
+                    "dtype": dtype_name(tensor),
+                    "becomes": becomes.get(name),
+                }
+                for name, tensor in found.tensors.items()
+            ],
         }

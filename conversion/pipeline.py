@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections import OrderedDict
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,11 +28,9 @@ from .checks import (
     Check,
     check_checkpoint,
     check_outputs,
-    check_read_back,
     check_tokens,
     check_upstream,
     find_references,
-    load_result,
 )
 from .from_hub import is_hub_id
 from .maps import names
@@ -40,13 +39,13 @@ from .maps.pytorch import PYTORCH_PRETRAINED_BERT
 from .options import ConvertOptions, LoadOptions
 from .planning import original_names
 from .report import Report, converted_card, file_rows, make_report
-from .sentence_modules import check_vectors, copy_modules, left_behind, sentence_folder
+from .sentence_modules import check_vectors, sentence_folder, take_modules
 from .source import open_source
 from .target import Progress, Target, resolve
 from .vocabulary import find_vocabulary, make_tokenizer, pickled_vocabulary, save_tokenizer
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 #: Options that make other vectors than the source's.
 _CHANGING = ("dtype", "hidden_act", "do_lower_case", "config", "allow_missing", "allow_nan")
@@ -116,51 +115,62 @@ def convert(
         notes = []
         if source.hub_id is not None:
             notes.append(f"{source.hub_id} of the hub, commit {source.given.name}")
-        if tokenizer is not None and len(tokenizer) > target.config.vocab_size:
-            notes.append(
-                f"the vocabulary has {len(tokenizer)} tokens and the model "
-                f"{target.config.vocab_size}: it may be another model's"
-            )
-        elif tokenizer is not None:
-            # Most configs of other software have no such field, and BertConfig's own is 0.
-            pad = tokenizer.pad_token_id
-            said = source.config.get("pad_token_id", pad)
-            target.config.pad_token_id = said
-            if said != pad:
-                notes.append(f"the config has pad_token_id {said}, and the vocabulary {pad}")
+        if tokenizer is not None:
+            notes += _fit_tokenizer(target, tokenizer)
         sentences = sentence_folder(source)
+        keeps = sentences is not None and to == "safetensors"
         with output_folder(dst) as folder, ThreadPoolExecutor(1) as pool:
             sums = pool.submit(file_rows, [*archives, *source.checkpoint.files])
             written = _write(target, folder, to, chosen.shard_bytes)
-            _write_config(target, folder, to)
             if vocabulary is not None:
                 save_tokenizer(vocabulary, tokenizer, folder)
             if tokenizer is not None and _is_codertimos(target, to):
                 words = pickled_vocabulary(tokenizer)
                 if words:
                     (folder / _WORDS).write_bytes(words)
-            keeps = sentences is not None and to == "safetensors"
             if sentences is not None:
-                said = copy_modules(sentences, folder) if keeps else left_behind(sentences, to)
-                notes.append(said)
+                notes.append(take_modules(sentences, folder, to))
             report = make_report(target, to=to, vocabulary=vocabulary, notes=notes, names=written)
             report.result["sentence_model"] = keeps
-            if chosen.check_all:
-                report.rows += _other_formats(target, binding=True)
-            if chosen.check:
-                report.rows += _checks(target, folder, to)
-                if vocabulary is not None:
-                    report.rows.append(check_tokens(tokenizer, why_none, folder))
-                if not chosen.check_all:
-                    report.rows += _other_formats(target, binding=False)
-                if sentences is not None and keeps:
-                    is_same = not any(getattr(chosen, name) for name in _CHANGING)
-                    report.rows.append(check_vectors(sentences, folder, is_same))
-            if chosen.reference is not None:
-                report.rows.append(_reference(target, folder, to, Path(chosen.reference)))
-            _require_passed(report)
-            _finish(report, folder, sums)
+            more: list[Callable[[], Check]] = []
+            if vocabulary is not None:
+                more.append(partial(check_tokens, tokenizer, why_none, folder))
+            if sentences is not None and keeps:
+                is_same = not any(getattr(chosen, name) for name in _CHANGING)
+                more.append(partial(check_vectors, sentences, folder, is_same))
+            report.rows += _checks(target, folder, chosen, more)
+            for check in report.failures:
+                largest, bound = check.figures
+                largest = f"; largest error {largest}" if largest else ""
+                raise InputError(
+                    f"the result is not verified: {check.name}: {check.note}{largest}",
+                    "the same numbers" + (f" up to {bound}" if bound else ""),
+                    "check `hidden_act`, `config` and the reference, or convert with `check=False`",
+                )
+            report.source["files"] = sums.result()
+            (folder / CARD).write_text(converted_card(report), encoding="utf-8")
+            files = sorted(path for path in folder.rglob("*") if path.is_file())
+            report.result["files"] = file_rows(files, folder)
+            write_json(folder / REPORT, report)
     return report
+
+
+def _fit_tokenizer(target: Target, tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
+    """Give the config what only the vocabulary knows; yields what the user should know of it."""
+    config = target.config
+    if len(tokenizer) > config.vocab_size:
+        yield (
+            f"the vocabulary has {len(tokenizer)} tokens and the model {config.vocab_size}: it "
+            "may be another model's"
+        )
+        return
+    # Most configs of other software have no such field, and BertConfig's own is 0.
+    config.pad_token_id = target.source.config.get("pad_token_id", tokenizer.pad_token_id)
+    if config.pad_token_id != tokenizer.pad_token_id:
+        yield (
+            f"the config has pad_token_id {config.pad_token_id}, and the vocabulary "
+            f"{tokenizer.pad_token_id}"
+        )
 
 
 def load_any(path: Path | str, **options: Any) -> PreTrainedModel:
@@ -185,8 +195,7 @@ def load_any(path: Path | str, **options: Any) -> PreTrainedModel:
     with open_source(path, chosen) as source:
         target = resolve(source, chosen)
         cls: Any = getattr(hf_bert_impl, target.class_name)
-        dtypes = {tensor.dtype for tensor in target.tensors.values()}
-        usual = dtypes.pop() if len(dtypes) == 1 else torch.float32
+        usual = target.config.dtype or torch.float32
         model: PreTrainedModel = cls.from_pretrained(
             None, config=target.config, state_dict=target.tensors, dtype=usual
         )
@@ -194,10 +203,9 @@ def load_any(path: Path | str, **options: Any) -> PreTrainedModel:
 
 
 def _write(target: Target, folder: Path, to: str, shard_bytes: int | None) -> list[str]:
-    """Write the weights; the names of the tensors written."""
+    """Write weights and config; the names of the tensors written."""
+    config = target.config
     tensors = target.tensors if to == "safetensors" else _original(target)
-    # torch's own writer raises RuntimeError on a full disk.
-    failures = (OSError, SafetensorError if to == "safetensors" else RuntimeError)
     try:
         if to == "safetensors":
             save_torch_state_dict(
@@ -209,22 +217,29 @@ def _write(target: Target, folder: Path, to: str, shard_bytes: int | None) -> li
         else:
             with (folder / _TORCH_FILE).open("wb") as file:  # a name would be in the bytes
                 torch.save(OrderedDict(tensors), file)
-    except failures as error:
+    except (OSError, SafetensorError, RuntimeError) as error:  # RuntimeError: torch, a full disk
         raise InputError(
             f"the weights cannot be written ({one_line(error)[:300]})",
             "a folder that can be written to, with room for the result",
             "free some space, or give another folder",
         ) from None
+    config.save_pretrained(folder)
+    if to == "torch":
+        fields = {name: getattr(config, name) for name in _GOOGLE_FIELDS}
+        if config.hidden_act == "gelu_new":
+            fields["hidden_act"] = "gelu"  # Google's code has the one name for both
+        text = json.dumps(fields, indent=2, sort_keys=True) + "\n"
+        (folder / "bert_config.json").write_text(text, encoding="utf-8")
     return list(tensors)
 
 
 def _original(target: Target) -> dict[str, Tensor]:
     """All tensors under the names of the original PyTorch software."""
-    prefix = "" if target.class_name == "BertModel" else "bert."
     if _is_codertimos(target, "torch"):
         tensors = original_names(CODERTIMO, target.tensors, target.class_name)
         # Its classes ask for what they compute themselves, too, when they load a state dict.
         computed = position_table(target.config.max_position_embeddings, target.config.hidden_size)
+        prefix = "" if target.class_name == "BertModel" else "bert."
         return tensors | {f"{prefix}embedding.position.pe": computed}
     tensors = original_names(PYTORCH_PRETRAINED_BERT, target.tensors, target.class_name)
     if names.SCORES_BIAS in tensors:  # it stores the tied decoder, too
@@ -237,39 +252,34 @@ def _is_codertimos(target: Target, to: str) -> bool:
     return to == "torch" and target.config.variant == "codertimo"
 
 
-def _write_config(target: Target, folder: Path, to: str) -> None:
-    target.config.save_pretrained(folder)
-    if to == "torch":
-        values = target.config.to_dict()
-        fields = {name: values[name] for name in _GOOGLE_FIELDS}
-        if fields["hidden_act"] == "gelu_new":
-            fields["hidden_act"] = "gelu"  # Google's code has the one name for both
-        text = json.dumps(fields, indent=2, sort_keys=True) + "\n"
-        (folder / "bert_config.json").write_text(text, encoding="utf-8")
-
-
-def _checks(target: Target, folder: Path, to: str) -> list[Check]:
-    """All that can be compared without being told."""
-    checks = []
-    if to == "safetensors":
-        checks.append(check_upstream(folder, target))
-        if references := find_references(target.source.folders[0]):
-            model = load_result(folder, target.class_name)
-            checks += [_unasked(partial(check_outputs, model, target), file) for file in references]
-    else:
-        checks.append(check_read_back(target, folder / _TORCH_FILE))
-    return checks
-
-
-def _other_formats(target: Target, binding: bool) -> list[Check]:
-    """The source beside the checkpoints of other formats that came with it."""
-    compare: Callable[[Path], Check] = partial(check_checkpoint, target)
-    if not binding:
-        compare = partial(_unasked, compare)
-    checks = [compare(other.path) for other in target.source.others]
-    if binding and not checks:
-        return [Check("other formats", None, note="the source has none to compare with")]
-    return checks
+def _checks(
+    target: Target, folder: Path, chosen: ConvertOptions, more: list[Callable[[], Check]]
+) -> Iterator[Check]:
+    """Compare the result with all that it is to be compared with; `more` if anything is checked."""
+    others = [other.path for other in target.source.others]
+    outputs, tensors = partial(check_outputs, folder, target), partial(check_checkpoint, target)
+    if chosen.check_all:
+        yield from map(tensors, others)
+        if not others:
+            yield Check("other formats", None, note="the source has none to compare with")
+    if chosen.check and chosen.to == "safetensors":
+        yield check_upstream(folder, target)
+        for file in find_references(target.source.folders[0]):
+            yield _unasked(outputs, file)
+    elif chosen.check:
+        yield tensors(folder / _TORCH_FILE, written=True)
+    if chosen.check:
+        yield from (run() for run in more)
+        yield from (_unasked(tensors, other) for other in others if not chosen.check_all)
+    if chosen.reference is not None:
+        path = Path(chosen.reference)
+        if path.suffix == ".npz" and chosen.to != "safetensors":
+            raise InputError(
+                f"`reference` is {path.name}, outputs of a model",
+                "`to='safetensors'`, which can be run here",
+                "convert to safetensors first",
+            )
+        yield outputs(path) if path.suffix == ".npz" else tensors(path)
 
 
 def _unasked(run: Callable[[Path], Check], path: Path) -> Check:
@@ -278,38 +288,5 @@ def _unasked(run: Callable[[Path], Check], path: Path) -> Check:
         check = run(path)
     except ValueError as error:  # InputError, or a library that its format needs
         return Check(f"beside {path.name}", None, note=str(error))
-    if check.passed:
-        return check
     note = f"differs; {check.note}" if check.passed is False else check.note
-    return Check(check.name, None, check.max_error, check.tolerance, note)
-
-
-def _reference(target: Target, folder: Path, to: str, path: Path) -> Check:
-    if path.suffix != ".npz":
-        return check_checkpoint(target, path)
-    if to != "safetensors":
-        raise InputError(
-            f"`reference` is {path.name}, outputs of a model",
-            "`to='safetensors'`, which can be run here",
-            "convert to safetensors first",
-        )
-    return check_outputs(load_result(folder, target.class_name), target, path)
-
-
-def _require_passed(report: Report) -> None:
-    for check in report.rows:
-        if check.passed is False:
-            error = "" if check.max_error is None else f"; largest error {check.max_error:.1e}"
-            raise InputError(
-                f"the result is not verified: {check.name}: {check.note}{error}",
-                "the same numbers" + (f" up to {check.tolerance:.0e}" if check.tolerance else ""),
-                "check `hidden_act`, `config` and the reference, or convert with `check=False`",
-            )
-
-
-def _finish(report: Report, folder: Path, sums: Future[list[dict[str, Any]]]) -> None:
-    report.source["files"] = sums.result()
-    (folder / CARD).write_text(converted_card(report), encoding="utf-8")
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    report.result["files"] = file_rows(files, folder)
-    write_json(folder / REPORT, report)
+    return dataclasses.replace(check, passed=check.passed or None, note=note)

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from hf_bert_impl.errors import InputError
 
-from .rules import Operation, Rule, Table, write
+from .maps.names import TIED
+from .rules import Ignore, Operation, Rule, Table, Values
 from .tensors import Tensors, Unread, dtype_name
 
 
@@ -38,7 +39,7 @@ class Plan:
         """Tensors that are another one's in a usual model, and differ from it in this one."""
         return tuple(
             name
-            for name, base in self.table.tied.items()
+            for name, base in TIED.items()
             if name in self.tensors
             and base in self.tensors
             and not same_bits(self.tensors[name], self.tensors[base])
@@ -69,17 +70,19 @@ def plan(table: Table, tensors: Tensors) -> Plan:
         InputError: A name that the table does not know, two tensors for one of ours, or a
             tensor of the wrong number of axes or of a dtype that is no float.
     """
-    matches, ignored, unknown = {}, {}, []
+    matches: dict[str, tuple[Rule, Values]] = {}
+    ignored, unknown = {}, []
     for name in tensors:
-        if (match := table.find(name)) is not None:
-            matches[name] = match
-        elif (reason := table.reason(name)) is not None:
-            ignored[name] = reason
-        else:
-            unknown.append(name)
-    values = [values for _, values in matches.values()]
-    layers = max((slots["layer"] + 1 for slots in values if "layer" in slots), default=0)
-    unknown += [name for name, (_, v) in matches.items() if v.get("layers", layers) != layers]
+        match table.find(name):
+            case Rule() as rule, values:
+                matches[name] = rule, values
+            case Ignore() as rule, _:
+                ignored[name] = rule.reason
+            case _:
+                unknown.append(name)
+    slots = {name: slots for name, (_, slots) in matches.items()}
+    layers = max((known["layer"] + 1 for known in slots.values() if "layer" in known), default=0)
+    unknown += [name for name, known in slots.items() if known.get("layers", layers) != layers]
     if unknown:
         raise InputError(
             f"the checkpoint has {listing(unknown, 'tensor')} that {table.software} does not name",
@@ -90,8 +93,8 @@ def plan(table: Table, tensors: Tensors) -> Plan:
     becomes: dict[str, str] = {}
     origins: dict[str, tuple[str, Operation]] = {}
     # Second copies come last, to be compared with the first.
-    for name, (rule, slots) in sorted(matches.items(), key=lambda item: item[1][0].repeats):
-        becomes[name] = target = write(rule.target, slots)
+    for name, (rule, _) in sorted(matches.items(), key=lambda item: item[1][0].repeats):
+        becomes[name] = target = rule.target.format(**slots[name])
         tensor = _apply(rule, name, tensors[name], target)
         if target not in made:
             made[target], origins[target] = tensor, (name, rule.operation)
@@ -107,11 +110,8 @@ def plan(table: Table, tensors: Tensors) -> Plan:
 
 def _apply(rule: Rule, name: str, tensor: Tensor | Unread, target: str) -> Tensor:
     if isinstance(tensor, Unread) or not tensor.is_floating_point():
-        raise InputError(
-            f"{name} holds {dtype_name(tensor)}",
-            "floating-point weights",
-            "convert the checkpoint that was not quantised",
-        )
+        remedy = "convert the checkpoint that was not quantised"
+        raise InputError(f"{name} holds {dtype_name(tensor)}", "floating-point weights", remedy)
     made = rule.operation.apply(tensor)
     if made is None:
         raise InputError(
@@ -137,14 +137,15 @@ def original_names(
     """
     # Our bare encoder names its tensors without the prefix that the tables have.
     base = "bert." if class_name == "BertModel" else ""
-    slots = {} if base else {"base": "bert."}
+    prefix = "" if base else "bert."
     named, unknown = {}, []
     for name, tensor in tensors.items():
         rules = ((rule, table.match(rule.target, base + name)) for rule in table.rules)
         known = [(rule, values) for rule, values in rules if values is not None and not rule.alias]
         if known:
             rule, values = known[0]
-            named[write(rule.source, {**slots, **values})] = tensor
+            source = rule.source.replace("[{wrapper}]", "").replace("[{base}]", prefix)
+            named[source.format(**values)] = tensor
         else:
             unknown.append(name)
     if unknown:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from hf_bert_impl.report import Report as BaseReport
 from hf_bert_impl.tables import print_table
 
 from .checks import Check
-from .target import Target
+from .target import Target, is_finite
 from .tensors import dtype_name
 from .vocabulary import Vocabulary
 
@@ -57,50 +57,36 @@ class Report(BaseReport[Check]):
 
     def render(self, console: Console) -> None:
         """Print the report as tables."""
-        rows = [(Text(label, "bold"), value) for label, value in self._summary()]
+        rows = [(Text(label, "bold"), value) for label, value in self._summary() if value]
         print_table(console, "", ("", ""), rows, words=(0, 1))
         for check in self.rows:
             mark, style = _MARKS[check.passed]
-            figures = "" if check.max_error is None else f" {check.max_error:.1e}"
-            bound = "" if check.tolerance is None else f" (at most {check.tolerance:.0e})"
-            console.print(
-                f"  [{style}]{mark}[/] {escape(check.name)}{figures}{bound}"
-                + (f": {escape(check.note)}" if check.note else ""),
-                highlight=False,
-            )
+            error, bound = check.figures
+            figures = f" {error}" * bool(error) + f" (at most {bound})" * bool(bound)
+            note = f": {escape(check.note)}" if check.note else ""
+            line = f"  [{style}]{mark}[/] {escape(check.name)}{figures}{note}"
+            console.print(line, highlight=False)
 
-    def _summary(self) -> list[tuple[str, str]]:
+    def _summary(self) -> Iterator[tuple[str, str]]:
         source, result = self.source, self.result
-        rows = [
-            ("source", f"{source['name']}: {source['format']}, {source['software']}"),
-            ("result", f"{result['class']} ({result['why']}), {result['format']}"),
-            ("parameters", f"{result['parameters']:,} in {len(self.mapped)} tensors"),
-            ("mapped", ", ".join(_counts(row["operation"] for row in self.mapped))),
-        ]
+        yield "source", f"{source['name']}: {source['format']}, {source['software']}"
+        yield "result", f"{result['class']} ({result['why']}), {result['format']}"
+        yield "parameters", f"{result['parameters']:,} in {len(self.mapped)} tensors"
+        yield "mapped", ", ".join(_counts(row["operation"] for row in self.mapped))
         reasons = _counts(row["reason"] for row in self.ignored)
-        rows.append(("ignored", "; ".join(reasons[:_SHOWN]) or "nothing"))
-        rows.append(("missing", ", ".join(self.missing) or "nothing"))
-        changes = _counts(
-            f"{row['source_dtype']} to {row['dtype']}"
-            for row in self.mapped
-            if row["source_dtype"] not in (None, row["dtype"])
-        )
-        rows.append(("dtype", ", ".join(changes) or "unchanged"))
-        ranges = [row for row in self.mapped if row["min"] is not None]
-        low = min(ranges, key=lambda row: row["min"], default=None)
-        high = max(ranges, key=lambda row: row["max"], default=None)
-        if low and high:
-            rows.append(
-                ("numbers", f"from {low['min']:.4g} to {high['max']:.4g}, {self._finite()}")
-            )
-        if result["tokenizer"]:
-            rows.append(("tokenizer", result["tokenizer"]))
-        rows += [("note", note) for note in self.notes]
-        return rows
-
-    def _finite(self) -> str:
-        odd = sum(not row["finite"] for row in self.mapped)
-        return f"{odd} tensors with NaN or infinity" if odd else "all finite"
+        yield "ignored", "; ".join(reasons[:_SHOWN]) or "nothing"
+        yield "missing", ", ".join(self.missing) or "nothing"
+        dtypes = [(row["source_dtype"], row["dtype"]) for row in self.mapped]
+        changes = _counts(f"{old} to {new}" for old, new in dtypes if old not in (None, new))
+        yield "dtype", ", ".join(changes) or "unchanged"
+        spans = [(row["min"], row["max"]) for row in self.mapped if row["finite"]]
+        odd = len(self.mapped) - len(spans)
+        finite = f"{odd} tensors with NaN or infinity" if odd else "all finite"
+        if spans:
+            low, high = min(low for low, _ in spans), max(high for _, high in spans)
+            yield "numbers", f"from {low:.4g} to {high:.4g}, {finite}"
+        yield "tokenizer", result["tokenizer"] or ""
+        yield from (("note", note) for note in self.notes)
 
 
 _MARKS = {True: ("✓", "green"), False: ("✗", "bold red"), None: ("–", "yellow")}
@@ -123,7 +109,8 @@ def make_report(
     mapped = []
     for name, tensor in target.tensors.items():
         given, operation = target.fit.origins.get(name, (None, None))
-        numbers = target.ranges[name]
+        low, high = target.ranges[name]
+        finite = is_finite((low, high))
         mapped.append(
             {
                 "target": name,
@@ -132,9 +119,9 @@ def make_report(
                 "shape": list(tensor.shape),
                 "dtype": dtype_name(tensor),
                 "source_dtype": dtype_name(sources[given]) if given else None,
-                "min": numbers.low if numbers.is_finite else None,
-                "max": numbers.high if numbers.is_finite else None,
-                "finite": numbers.is_finite,
+                "min": low if finite else None,
+                "max": high if finite else None,
+                "finite": finite,
             }
         )
     ignored = [
@@ -203,12 +190,7 @@ def converted_card(report: Report) -> str:
         tags=["bert", "hf_bert_impl"],
     )
     checks = [
-        [
-            check.name,
-            "" if check.max_error is None else f"{check.max_error:.1e}",
-            "" if check.tolerance is None else f"{check.tolerance:.0e}",
-            f"passed: {check.note}" if check.passed else check.note,
-        ]
+        [check.name, *check.figures, f"passed: {check.note}" if check.passed else check.note]
         for check in report.rows
     ]
     return model_card(

@@ -5,8 +5,7 @@ package's models, which are those of transformers. `planning` applies tables.
 
 Names are written as patterns. `{layer}` stands for a layer number, `{layer+4}` for one that is
 counted from 4, `{layers+4}` for the number of layers plus 4, any other `{word}` for what the
-table's `slots` says. A part in [brackets] may be absent; it is written where the slots in it are
-known.
+table's `slots` says. A part in [brackets] may be absent.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 import enum
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,18 +46,18 @@ class Operation(enum.Enum):
 
     def apply(self, tensor: Tensor) -> Tensor | None:
         """The tensor rearranged, without moving a number; None if its shape does not fit."""
-        match self, tensor.dim():
-            case Operation.IDENTITY, _:
-                return tensor
-            case Operation.TRANSPOSE, 2:
-                return tensor.t()
-            case Operation.MERGE_OUT, 3:
-                return tensor.flatten(1).t()
-            case Operation.MERGE_IN, 3:
-                return tensor.flatten(0, 1).t()
-            case Operation.MERGE, 2:
-                return tensor.flatten()
-        return None
+        rank, rearranged = _OPERATIONS[self]
+        return rearranged(tensor) if rank in (None, tensor.dim()) else None
+
+
+#: The axes that a tensor must have (None: any), and what is done to it.
+_OPERATIONS: dict[Operation, tuple[int | None, Callable[[Tensor], Tensor]]] = {
+    Operation.IDENTITY: (None, lambda tensor: tensor),
+    Operation.TRANSPOSE: (2, lambda tensor: tensor.t()),
+    Operation.MERGE_OUT: (3, lambda tensor: tensor.flatten(1).t()),
+    Operation.MERGE_IN: (3, lambda tensor: tensor.flatten(0, 1).t()),
+    Operation.MERGE: (2, lambda tensor: tensor.flatten()),
+}
 
 
 @dataclass(frozen=True)
@@ -75,6 +74,24 @@ class Rule:
     """Another spelling of the name, which is not written."""
     repeats: bool = False
     """Whether it is a second copy of a tensor that another rule names. It must equal the first."""
+
+
+#: What the tensors of a module are called: their ending, ours, and the operation.
+Ends = tuple[tuple[str, str, Operation], ...]
+
+
+#: Of a linear layer and of a LayerNorm, as TensorFlow names them.
+KERNEL: Ends = (("/kernel", "weight", Operation.TRANSPOSE), ("/bias", "bias", Operation.IDENTITY))
+GAMMA: Ends = (("/gamma", "weight", Operation.IDENTITY), ("/beta", "bias", Operation.IDENTITY))
+
+
+def module_rules(modules: Mapping[str, str], ends: Ends) -> tuple[Rule, ...]:
+    """The rules of modules, their pattern to ours, each of which has the same tensors."""
+    return tuple(
+        Rule(theirs + end, f"{ours}.{part}", operation)
+        for theirs, ours in modules.items()
+        for end, part, operation in ends
+    )
 
 
 @dataclass(frozen=True)
@@ -97,8 +114,6 @@ class Table:
     ignores: tuple[Ignore, ...] = ()
     slots: Mapping[str, str] = field(default_factory=dict)
     """Regular expressions of the slots that are no layer numbers."""
-    tied: Mapping[str, str] = field(default_factory=dict)
-    """Our names that are another name's tensor in a usual model, to that name."""
     tanh_gelu: bool = False
     """Whether releases of the software compute what they call "gelu" by the tanh formula."""
 
@@ -115,30 +130,22 @@ class Table:
                     return None
         return values
 
-    def find(self, name: str) -> tuple[Rule, Values] | None:
+    def find(self, name: str) -> tuple[Rule | Ignore, Values] | None:
         """The first rule that a name of the software fits, with the values of its slots."""
-        if len(name) <= LONGEST and self._any_rule.fullmatch(name):
-            for rule in self.rules:
+        if len(name) <= LONGEST and self._any.fullmatch(name):
+            for rule in self._all:
                 if (values := self.match(rule.source, name)) is not None:
                     return rule, values
         return None
 
-    def reason(self, name: str) -> str | None:
-        """Why a name of the software is ignored; None if it is not."""
-        if len(name) <= LONGEST and self._any_ignore.fullmatch(name):
-            for ignore in self.ignores:
-                if self.match(ignore.source, name) is not None:
-                    return ignore.reason
-        return None
+    @property
+    def _all(self) -> tuple[Rule | Ignore, ...]:
+        return self.rules + self.ignores
 
     # One look at a name that fits nothing: a file can have millions of them.
     @functools.cached_property
-    def _any_rule(self) -> re.Pattern[str]:
-        return _compile(tuple(rule.source for rule in self.rules), tuple(self.slots.items()))
-
-    @functools.cached_property
-    def _any_ignore(self) -> re.Pattern[str]:
-        return _compile(tuple(rule.source for rule in self.ignores), tuple(self.slots.items()))
+    def _any(self) -> re.Pattern[str]:
+        return _compile(tuple(rule.source for rule in self._all), tuple(self.slots.items()))
 
 
 @functools.lru_cache(maxsize=2048)
@@ -157,22 +164,3 @@ def _compile(patterns: tuple[str, ...], slots: tuple[tuple[str, str], ...]) -> r
                 expression += {"[": "(?:", "]": ")?"}.get(part) or re.escape(part)
         expressions.append(expression)
     return re.compile("|".join(expressions), re.DOTALL)
-
-
-def write(pattern: str, values: Mapping[str, Any]) -> str:
-    """The name that a pattern gives for values of its slots.
-
-    Args:
-        pattern: A pattern of a rule.
-        values: Values of the slots; a bracketed part with an unknown one is left out.
-    """
-
-    def part(match: re.Match[str]) -> str:
-        inner = match[1]
-        return inner if all(slot in values for slot, _ in _SLOT.findall(inner)) else ""
-
-    def slot(match: re.Match[str]) -> str:
-        value = values[match[1]]
-        return str(value + int(match[2] or 0)) if match[1] in _NUMBERS else str(value)
-
-    return _SLOT.sub(slot, re.sub(r"\[([^\]]*)\]", part, pattern))

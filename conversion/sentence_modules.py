@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hf_bert_impl.errors import InputError, one_line
+from hf_bert_impl.errors import one_line
 from hf_bert_impl.inference.sentence_folder import (
     MODULES,
     SENTENCE_FILES,
@@ -27,21 +27,18 @@ def sentence_folder(source: Source) -> Path | None:
     weights = source.checkpoint.files[0].parent.resolve()
     for folder in source.folders:
         if (folder / MODULES).is_file():
-            modules = _modules(folder)
+            modules = read_modules(folder)
             if modules and (folder / modules[0][1].strip("/")).resolve() == weights:
                 return folder
     return None
 
 
-def copy_modules(source: Path, folder: Path) -> str:
-    """Copy pooling and what follows; what to say of it."""
-    names = copy_sentence_modules(source, folder)
-    return f"a sentence-transformers model: {', '.join(names)} come along as they are"
-
-
-def left_behind(source: Path, to: str) -> str:
-    """What a format without a place for it loses, in words."""
-    kinds = [kind for kind, _ in _modules(source)[1:]]
+def take_modules(source: Path, folder: Path, to: str) -> str:
+    """Copy pooling and what follows, where the format has a place for it; what to say of it."""
+    if to == "safetensors":
+        names = copy_sentence_modules(source, folder)
+        return f"a sentence-transformers model: {', '.join(names)} come along as they are"
+    kinds = [kind for kind, _ in (read_modules(source) or [])[1:]]
     files = [name for name in SENTENCE_FILES[1:] if (source / name).is_file()]
     return (
         f"the source is a sentence-transformers model, and {to} holds its BERT alone: "
@@ -74,14 +71,3 @@ def check_vectors(source: Path, folder: Path, exact: bool) -> Check:
     numbers, tokens = second.get_embedding_dimension(), second.max_seq_length
     note = f"{numbers} numbers, texts cut at {tokens} tokens"
     return Check(name, None if bound is None else largest <= bound, largest, bound, note)
-
-
-def _modules(folder: Path) -> list[tuple[str, str]]:
-    try:
-        return read_modules(folder) or []
-    except ValueError as error:
-        raise InputError(
-            f"{folder / MODULES} cannot be used ({one_line(error)[:200]})",
-            "the list of modules of a sentence-transformers model",
-            "mend it, or move it away to convert BERT alone",
-        ) from error

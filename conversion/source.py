@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from .maps.tables import detect
 from .options import LoadOptions
 from .planning import Plan, plan, same_bits
 from .readers.archive import open_archive
-from .readers.mapped import read_small
+from .readers.mapped import read_at
 from .tensors import Checkpoint
 
 #: In the order in which they are preferred.
@@ -31,81 +32,106 @@ _CONFIG_FIELD = "num_attention_heads"
 
 
 @dataclass(frozen=True)
-class Files:
-    """A checkpoint of which nothing is known but its tensors."""
+class Source:
+    """An opened checkpoint. Whether it is one of BERT shows when `plan` is asked for."""
 
     given: Path
     """What the user named; of the hub's models what was fetched."""
     hub_id: str | None
-    """The name of the hub's model."""
     archive: Path | None
     """The archive that it was unpacked from."""
-    folders: tuple[Path, ...]
+    places: tuple[Path, ...]
     """Where to look for what came with it, nearest first."""
     checkpoint: Checkpoint
     siblings: tuple[Checkpoint, ...]
     """All checkpoints of the same model, `checkpoint` among them."""
     others: tuple[Candidate, ...]
     """Checkpoints of other formats beside it."""
+    options: LoadOptions
 
     @property
     def name(self) -> str:
         """The hub id, or the last part of the path."""
         return self.hub_id or self.given.resolve().name
 
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """What becomes of every tensor, whatever the head."""
+        return plan(detect(self.checkpoint.tensors), self.checkpoint.tensors)
 
-@dataclass(frozen=True)
-class Source(Files):
-    """The checkpoint of a BERT."""
+    @functools.cached_property
+    def config_file(self) -> Path | None:
+        """The config that the user named, or that came with the checkpoint."""
+        if self.options.config is None:
+            return _find(self.places)
+        path = Path(self.options.config).expanduser()
+        file = _find([path]) if path.is_dir() else path
+        if file is None or not file.is_file():
+            given = f"`config` is {path}, where there is no config"
+            raise InputError(given, "a JSON file with the sizes of the model", "check the path")
+        return file
 
-    plan: Plan
-    """What becomes of every tensor, whatever the head."""
-    config: dict[str, Any]
-    """Its fields, from the file and from what the software has hard-wired; {} without a file."""
-    config_file: Path | None
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Where to look for what came with it, the config's folder last."""
+        more = (self.config_file.parent,) if self.config_file else ()
+        return tuple(dict.fromkeys((*self.places, *more)))
+
+    @functools.cached_property
+    def config(self) -> dict[str, Any]:
+        """Its fields, from the file and from what the software has hard-wired; {} without one."""
+        file, heads = self.config_file, self.options.num_attention_heads
+        variant = self.plan.table is CODERTIMO
+        fields = {} if file is None else _read_object(file)
+        kind = fields.get("model_type")
+        if kind not in (None, "bert", EXTENDED_MODEL_TYPE):
+            raise InputError(
+                f"{file} is the config of a {str(kind)[:60]!r}",
+                "a BERT (model_type 'bert' or none)",
+                "give the checkpoint of a BERT, or mend model_type",
+            )
+        if variant:
+            fields = {**CODERTIMO_FIELDS, **_codertimo_sizes(self.siblings), **fields}
+        if heads is not None and fields.setdefault(_CONFIG_FIELD, heads) != heads:
+            given = f"`num_attention_heads` is {heads}, and the config says {fields[_CONFIG_FIELD]}"
+            raise InputError(given, "one number", "leave it out, or mend the config")
+        if self.options.hidden_act is not None:
+            fields["hidden_act"] = self.options.hidden_act
+        return fields
 
 
 @contextlib.contextmanager
-def open_files(
+def open_source(
     path: Path | str, options: LoadOptions | None = None, every: bool = False
-) -> Iterator[Files]:
-    """Find and open a checkpoint, whatever its names.
+) -> Iterator[Source]:
+    """Find and open a checkpoint.
 
     Args:
         path: A folder, a TensorFlow prefix, a file, an archive, or a hub id. An archive is unpacked
             into a temporary folder, which is gone afterwards.
-        options: `revision` and `from_format` of these are read.
+        options: How it is read.
         every: Whether all formats are fetched from the hub.
-
-    Yields:
-        The open files.
 
     Raises:
         InputError: There is no checkpoint, or more than one, or it is damaged.
     """
     options = options or LoadOptions()
     revision, from_format = options.revision, options.from_format
-    given, hub_id = Path(path).expanduser(), None
+    where, hub_id, archive = Path(path).expanduser(), None, None
     try:
-        given.exists()
+        where.exists()
     except OSError as error:  # a name that is too long, say
-        raise InputError(
-            f"{str(path)[:80]} cannot be read ({error.strerror})",
-            "a path or a hub id",
-            "check the name",
-        ) from None
+        given = f"{str(path)[:80]} cannot be read ({error.strerror})"
+        raise InputError(given, "a path or a hub id", "check the name") from None
     if is_hub_id(path):
         hub_id = str(path)
-        given = fetch(hub_id, revision, from_format, every)
+        where = fetch(hub_id, revision, from_format, every)
     elif revision is not None:
-        raise InputError(
-            f"`revision` was given for {path}, which is a path",
-            "it for a hub id alone",
-            "leave it out",
-        )
+        given = f"`revision` was given for {path}, which is a path"
+        raise InputError(given, "it for a hub id alone", "leave it out")
+    start = where
+    choices = candidates(where)
     with contextlib.ExitStack() as stack:
-        archive, where = None, given
-        choices = candidates(where)
         if choices[0][0].format == "archive":
             archive = choices[0][0].path
             if len(choices) > 1:
@@ -122,57 +148,13 @@ def open_files(
         if from_format is not None:
             kinds = [files[0].format for files in choices]
             if from_format not in kinds:
-                raise missing_format(hub_id or given, from_format, kinds)
+                raise missing_format(hub_id or start, from_format, kinds)
             choices.sort(key=lambda files: files[0].format != from_format)
         checkpoint, siblings = _choose(choices[0])
-        folders = [checkpoint.files[0].parent, where if where.is_dir() else where.parent]
-        folders.append(given if given.is_dir() else given.parent)
-        yield Files(
-            given=given,
-            hub_id=hub_id,
-            archive=archive,
-            folders=tuple(dict.fromkeys(folders)),
-            checkpoint=checkpoint,
-            siblings=siblings,
-            others=tuple(files[0] for files in choices[1:] if len(files) == 1),
-        )
-
-
-@contextlib.contextmanager
-def open_source(
-    path: Path | str, options: LoadOptions | None = None, every: bool = False
-) -> Iterator[Source]:
-    """Find and open the checkpoint of a BERT; arguments as for `open_files`.
-
-    Yields:
-        The source.
-
-    Raises:
-        InputError: As for `open_files`; or it is no BERT, or the config is damaged.
-    """
-    options = options or LoadOptions()
-    config, heads = options.config, options.num_attention_heads
-    with open_files(path, options, every) as files:
-        folders = list(files.folders)
-        file = _config_file(Path(config).expanduser()) if config else _find(folders)
-        if file is not None:
-            folders.append(file.parent)
-        whole = plan(detect(files.checkpoint.tensors), files.checkpoint.tensors)
-        fields = _read_config(file) if file else {}
-        if whole.table is CODERTIMO:
-            fields = {**CODERTIMO_FIELDS, **_codertimo_sizes(files.siblings), **fields}
-        if heads is not None:
-            said = fields.setdefault(_CONFIG_FIELD, heads)
-            if said != heads:
-                raise InputError(
-                    f"`num_attention_heads` is {heads}, and the config says {said}",
-                    "one number",
-                    "leave it out, or mend the config",
-                )
-        if options.hidden_act is not None:
-            fields["hidden_act"] = options.hidden_act
-        places = {**vars(files), "folders": tuple(dict.fromkeys(folders))}
-        yield Source(**places, plan=whole, config=fields, config_file=file)
+        homes = (place if place.is_dir() else place.parent for place in (where, start))
+        places = tuple(dict.fromkeys((checkpoint.files[0].parent, *homes)))
+        others = tuple(files[0] for files in choices[1:] if len(files) == 1)
+        yield Source(start, hub_id, archive, places, checkpoint, siblings, others, options)
 
 
 def _choose(files: list[Candidate]) -> tuple[Checkpoint, tuple[Checkpoint, ...]]:
@@ -211,18 +193,7 @@ def _codertimo_sizes(checkpoints: tuple[Checkpoint, ...]) -> dict[str, Any]:
     return fields
 
 
-def _config_file(path: Path) -> Path:
-    file = _find([path]) if path.is_dir() else path
-    if file is None or not file.is_file():
-        raise InputError(
-            f"`config` is {path}, where there is no config",
-            "a JSON file with the sizes of the model",
-            "check the path",
-        )
-    return file
-
-
-def _find(folders: list[Path]) -> Path | None:
+def _find(folders: Iterable[Path]) -> Path | None:
     """The config in the first of the folders that has one."""
     for folder in dict.fromkeys(folders):
         for name in CONFIG_NAMES:
@@ -230,11 +201,8 @@ def _find(folders: list[Path]) -> Path | None:
                 return folder / name
         configs = [path for path in sorted(folder.glob("*.json")) if _is_config(path)]
         if len(configs) > 1:
-            raise InputError(
-                f"{folder} has several configs ({', '.join(path.name for path in configs)})",
-                "one",
-                "choose it with `config`",
-            )
+            given = f"{folder} has several configs ({', '.join(path.name for path in configs)})"
+            raise InputError(given, "one", "choose it with `config`")
         if configs:
             return configs[0]
     return None
@@ -253,32 +221,5 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def read_object(path: Path, expected: str, remedy: str) -> dict[str, Any]:
-    """Read a JSON object that came with a checkpoint.
-
-    Args:
-        path: The file.
-        expected: What it should be, for errors.
-        remedy: What to do about another one, for errors.
-
-    Raises:
-        InputError: It cannot be read, is too large, or is no JSON object.
-    """
-    content = read_small(path, _MAX_JSON_BYTES, expected)
-    try:
-        fields: dict[str, Any] = parse_json(content, str(path), expected)
-    except ValueError as error:
-        given = str(error).partition("; expected ")[0]
-        raise InputError(given, expected, remedy) from None
-    return fields
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    fields = _read_object(path)
-    kind = fields.get("model_type")
-    if kind not in (None, "bert", EXTENDED_MODEL_TYPE):
-        raise InputError(
-            f"{path} is the config of a {str(kind)[:60]!r}",
-            "a BERT (model_type 'bert' or none)",
-            "give the checkpoint of a BERT, or mend model_type",
-        )
-    return fields
+    """Read a JSON object that came with a checkpoint; what to say of anything else."""
+    return dict(parse_json(read_at(path, 0, _MAX_JSON_BYTES), str(path), expected, dict, remedy))

@@ -16,10 +16,11 @@ import hf_bert_impl
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.model.configuration_bert import BertConfig
 
-from .architecture import Architecture, Fit, check_config, fit, infer, require_complete
+from .architecture import Architecture, Fit, check_config, fit, infer
 from .options import LoadOptions
+from .planning import listing
 from .source import Source
-from .tensors import DTYPES
+from .tensors import DTYPES, dtype_name
 
 #: Fields about the place the config comes from, or that name code or a kernel to load.
 _DROPPED = (
@@ -38,19 +39,6 @@ _SEED = 0
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True)
-class Range:
-    """Smallest and largest number of a tensor."""
-
-    low: float
-    high: float
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether no number is NaN or infinite."""
-        return math.isfinite(self.low) and math.isfinite(self.high)
-
-
 @dataclass
 class Target:
     """A model that was made of an open source."""
@@ -62,7 +50,8 @@ class Target:
     """What the source has for the class."""
     tensors: dict[str, Tensor]
     """All tensors of the result, by our names, in the class's order; each has its own memory."""
-    ranges: dict[str, Range]
+    ranges: dict[str, tuple[float, float]]
+    """The smallest and the largest number of each."""
     notes: list[str]
     """Choices that the user should know of."""
 
@@ -99,8 +88,12 @@ def resolve(source: Source, options: LoadOptions, progress: Progress | None = No
         fields["tie_word_embeddings"] = False
     fields["architectures"] = [class_name]
     found = fit(source.plan, class_name, fields)
-    if not options.allow_missing:
-        require_complete(found, class_name)
+    if found.missing and not options.allow_missing:
+        raise InputError(
+            f"the checkpoint lacks {listing(found.missing, 'tensor')}",
+            f"all tensors of {class_name}",
+            "choose the `head` that it has, or start these anew with `allow_missing=True`",
+        )
     config: BertConfig = BertConfig.from_dict(dict(fields))
     given = found.tensors | _started(found, class_name, config)
     total, done = sum(tensor.nbytes for tensor in given.values()), 0
@@ -108,7 +101,7 @@ def resolve(source: Source, options: LoadOptions, progress: Progress | None = No
     for name, tensor in given.items():
         made = tensor.to(dtype or tensor.dtype)
         ranges[name] = _range(made)
-        if not (options.allow_nan or ranges[name].is_finite):
+        if not (options.allow_nan or is_finite(ranges[name])):
             raise _odd_numbers(found.origins[name][0], tensor, made)
         # A copy: what is read may lie in the file, or be a part of another tensor.
         tensors[name] = made.clone(memory_format=torch.contiguous_format)
@@ -118,8 +111,21 @@ def resolve(source: Source, options: LoadOptions, progress: Progress | None = No
     dtypes = {tensor.dtype for tensor in tensors.values()}
     if len(dtypes) == 1:
         config.dtype = dtypes.pop()
-    notes += _activation_notes(source, config)
+    if source.plan.table.tanh_gelu and config.hidden_act in ("gelu", "gelu_new"):
+        # Google's code changed what it computes under the name "gelu", and no file tells.
+        is_exact = config.hidden_act == "gelu"
+        chosen, other = ("exact (erf)", "gelu_new") if is_exact else ("by tanh", "gelu")
+        notes.append(
+            f"hidden_act is {config.hidden_act}: GELU {chosen}. Google's code computes it by tanh "
+            f"since November 2018 (commit f39e881), exactly before; `hidden_act={other!r}` takes "
+            "the other form"
+        )
     return Target(source, architecture, config, found, tensors, ranges, notes)
+
+
+def is_finite(span: tuple[float, float]) -> bool:
+    """Whether no number of a tensor is NaN or infinite, by its smallest and largest."""
+    return all(map(math.isfinite, span))
 
 
 def _started(found: Fit, class_name: str, config: BertConfig) -> dict[str, Tensor]:
@@ -133,37 +139,21 @@ def _started(found: Fit, class_name: str, config: BertConfig) -> dict[str, Tenso
     return {name: state[name].to(usual) for name in found.missing}
 
 
-def _activation_notes(source: Source, config: BertConfig) -> list[str]:
-    """Google's code changed what it computes under the name "gelu", and no file tells."""
-    if not source.plan.table.tanh_gelu or config.hidden_act not in ("gelu", "gelu_new"):
-        return []
-    chosen = "exact (erf)" if config.hidden_act == "gelu" else "by tanh"
-    other = "gelu_new" if config.hidden_act == "gelu" else "gelu"
-    return [
-        f"hidden_act is {config.hidden_act}: GELU {chosen}. Google's code computes it by tanh "
-        f"since November 2018 (commit f39e881), exactly before; `hidden_act={other!r}` takes the "
-        "other form"
-    ]
-
-
-def _range(tensor: Tensor) -> Range:
+def _range(tensor: Tensor) -> tuple[float, float]:
     if not tensor.numel():
-        return Range(0.0, 0.0)
+        return 0.0, 0.0
     low, high = torch.aminmax(tensor)
-    return Range(low.item(), high.item())
+    return low.item(), high.item()
 
 
 def _odd_numbers(name: str, given: Tensor, made: Tensor) -> InputError:
     nan, infinite = int(made.isnan().sum()), int(made.isinf().sum())
     counts = [f"{nan} NaN"] * bool(nan) + [f"{infinite} infinities"] * bool(infinite)
     remedy = (
-        f"it has them in {str(made.dtype).removeprefix('torch.')} only: choose another `dtype`"
-        if _range(given).is_finite
+        f"it has them in {dtype_name(made)} only: choose another `dtype`"
+        if is_finite(_range(given))
         else "the training that wrote it failed, or the file is damaged; "
         "`allow_nan=True` takes it as it is"
     )
-    return InputError(
-        f"the tensor {name} has {' and '.join(counts)} among {made.numel()} numbers",
-        "finite weights",
-        remedy,
-    )
+    what = f"the tensor {name} has {' and '.join(counts)} among {made.numel()} numbers"
+    return InputError(what, "finite weights", remedy)

@@ -52,3 +52,9 @@ class Checkpoint:
 def dtype_name(tensor: Tensor | Unread) -> str:
     """The name of a dtype, "float32"."""
     return str(tensor.dtype).removeprefix("torch.")
+
+
+def known(tensor: Tensor | Unread) -> Tensor | Unread:
+    """The tensor itself, or an `Unread` where its dtype is none of `DTYPES`."""
+    name = dtype_name(tensor)
+    return tensor if name in DTYPES else Unread(tuple(tensor.shape), name)

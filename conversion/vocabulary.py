@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hf_bert_impl.data.word_vocabulary import SPECIAL_TOKENS, word_tokenizer
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.inference.loading import (
+    TOKENIZER_CONFIG,
     TokenizerClass,
     open_tokenizer,
     tokenizer_class,
@@ -28,11 +29,7 @@ from .source import read_object
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TOKENIZER_FILE, CONFIG_FILE, VOCABULARY_FILE = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.txt",
-)
+TOKENIZER_FILE, VOCABULARY_FILE = "tokenizer.json", "vocab.txt"
 #: The class that codertimo's `bert-vocab` pickles, as its bytes are in the file.
 _CODERTIMO_CLASS = b"bert_pytorch.dataset.vocab"
 _MAX_PICKLE_HEAD = 4096
@@ -55,11 +52,6 @@ class Vocabulary:
     """Where `lower_case` comes from, in words for the report."""
     foreign: TokenizerClass | None = None
     """The class where it is not BERT's own: its files are copied as they are."""
-
-    @property
-    def files(self) -> list[Path]:
-        """The files to copy as they are."""
-        return tokenizer_files(self.path, self.foreign) if self.foreign else []
 
 
 def find_vocabulary(
@@ -87,52 +79,69 @@ def find_vocabulary(
     Raises:
         InputError: A file of it is damaged, or `lower_case` does not apply to it.
     """
+    config = config or {}
+    place = None
     for folder in folders:
-        found = _class_in(folder, config or {})
-        files, has_own = tokenizer_files(folder, found), _in_folder(folder) is not None
-        if not found.is_own and (files or has_own):
+        file = folder / TOKENIZER_CONFIG
+        found = tokenizer_class(_load(file) if file.is_file() else {}, config)
+        files, place = tokenizer_files(folder, found), _in_folder(folder)
+        if not found.is_own and (files or place):
             if lower_case is not None:
-                raise InputError(
-                    f"`do_lower_case` was given for the tokenizer {found.name}",
-                    "its files as they are",
-                    "leave it out, or set it in tokenizer_config.json",
-                )
+                given = f"`do_lower_case` was given for the tokenizer {found.name}"
+                remedy = "leave it out, or set it in tokenizer_config.json"
+                raise InputError(given, "its files as they are", remedy)
             copied = f"{', '.join(file.name for file in files)} copied as they are"
             return Vocabulary(folder, found.name, False, copied, found)
-        if has_own:
+        if place:
             break
-    place = next((pair for folder in folders if (pair := _in_folder(folder))), None)
     if place is None:
         return None
     path, kind = place
+    if kind == "codertimo" and lower_case:
+        given = "`do_lower_case` was given for a vocabulary of codertimo/BERT-pytorch"
+        raise InputError(given, "text as it is, cut at spaces", "leave it out")
+    return Vocabulary(path, kind, *_case(path, kind, names, lower_case, config))
+
+
+def _case(
+    path: Path,
+    kind: str,
+    names: Sequence[str],
+    lower_case: bool | None,
+    config: Mapping[str, Any],
+) -> tuple[bool, str]:
+    """Whether text is lower-cased for a vocabulary, and what says so."""
     if kind == "codertimo":
-        if lower_case:
-            raise InputError(
-                "`do_lower_case` was given for a vocabulary of codertimo/BERT-pytorch",
-                "text as it is, cut at spaces",
-                "leave it out",
-            )
-        return Vocabulary(path, kind, False, "codertimo/BERT-pytorch cuts text at spaces")
+        return False, "codertimo/BERT-pytorch cuts text at spaces"
     if lower_case is not None:
-        return Vocabulary(path, kind, lower_case, "as asked for")
-    said = _said(path.parent)
-    if said is not None:
-        return Vocabulary(path, kind, *said)
-    if (config or {}).get("model_type") and (path.parent / "config.json").is_file():
-        return Vocabulary(path, kind, True, "as AutoTokenizer does where no file says otherwise")
+        return lower_case, "as asked for"
+    folder = path.parent
+    fields = {
+        name: _load(folder / name) if (folder / name).is_file() else {}
+        for name in (TOKENIZER_CONFIG, TOKENIZER_FILE)
+    }
+    settings, normalizer = fields[TOKENIZER_CONFIG], fields[TOKENIZER_FILE].get("normalizer")
+    said = normalizer.get("lowercase") if isinstance(normalizer, dict) else None
+    for name, value in ((TOKENIZER_CONFIG, settings.get("do_lower_case")), (TOKENIZER_FILE, said)):
+        if isinstance(value, bool):
+            return value, name
+    if config.get("model_type") and (folder / "config.json").is_file():
+        return True, "as AutoTokenizer does where no file says otherwise"
     for name in names:
-        words = re.findall(r"(?<![a-z])(uncased|cased)(?![a-z])", name.lower())
-        if len(set(words)) == 1:
-            return Vocabulary(path, kind, words[0] == "uncased", f"the name {name}")
-    tokens = _tokens(path, kind)
+        found = re.findall(r"(?<![a-z])(uncased|cased)(?![a-z])", name.lower())
+        if len(set(found)) == 1:
+            return found[0] == "uncased", f"the name {name}"
+    if kind == TOKENIZER_FILE:
+        model = fields[TOKENIZER_FILE].get("model")
+        listed = model.get("vocab") if isinstance(model, dict) else None
+        tokens = [str(token) for token in listed] if isinstance(listed, dict | list) else []
+    else:
+        content = read_at(path, 0, _MAX_VOCABULARY_BYTES)
+        tokens = content.decode(errors="replace").splitlines()
     words = [token for token in tokens if len(token) > 1 and token.isalpha()]
     capitals = sum(word != word.lower() for word in words)
-    return Vocabulary(
-        path,
-        kind,
-        capitals <= _CASED_SHARE * len(words),
-        f"{capitals} of {len(words)} words in the vocabulary have capitals",
-    )
+    said = f"{capitals} of {len(words)} words in the vocabulary have capitals"
+    return capitals <= _CASED_SHARE * len(words), said
 
 
 def make_tokenizer(vocabulary: Vocabulary, max_length: int | None) -> PreTrainedTokenizerBase:
@@ -158,7 +167,8 @@ def make_tokenizer(vocabulary: Vocabulary, max_length: int | None) -> PreTrained
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if vocabulary.kind == VOCABULARY_FILE and not _has_tokenizer(folder):
+            settings = (folder / name for name in (TOKENIZER_FILE, TOKENIZER_CONFIG))
+            if vocabulary.kind == VOCABULARY_FILE and not any(map(Path.is_file, settings)):
                 tokenizer = BertTokenizer(str(vocabulary.path), do_lower_case=lower_case)
             else:
                 tokenizer = BertTokenizer.from_pretrained(folder, do_lower_case=lower_case)
@@ -222,9 +232,10 @@ def save_tokenizer(
         InputError: They cannot be written.
     """
     try:
-        for file in vocabulary.files:
-            shutil.copyfile(file, folder / file.name)
-        if tokenizer is not None and vocabulary.foreign is None:
+        if vocabulary.foreign is not None:
+            for file in tokenizer_files(vocabulary.path, vocabulary.foreign):
+                shutil.copyfile(file, folder / file.name)
+        elif tokenizer is not None:
             tokenizer.save_pretrained(folder)
     except Exception as error:  # the library raises this class itself, for a full disk too
         raise InputError(
@@ -232,15 +243,6 @@ def save_tokenizer(
             "a place that can be written to, with room for the result",
             "free some space, or name another folder",
         ) from error
-
-
-def _has_tokenizer(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in (TOKENIZER_FILE, CONFIG_FILE))
-
-
-def _class_in(folder: Path, config: Mapping[str, Any]) -> TokenizerClass:
-    file = folder / CONFIG_FILE
-    return tokenizer_class(_load(file) if file.is_file() else {}, config)
 
 
 def _in_folder(folder: Path) -> tuple[Path, str] | None:
@@ -261,31 +263,6 @@ def is_pickled_vocabulary(path: Path) -> bool:
     return _CODERTIMO_CLASS in read_at(path, 0, _MAX_PICKLE_HEAD)
 
 
-def _said(folder: Path) -> tuple[bool, str] | None:
-    """What the tokenizer's own files say of lower-casing."""
-    for name in (CONFIG_FILE, TOKENIZER_FILE):
-        if not (folder / name).is_file():
-            continue
-        fields = _load(folder / name)
-        if name == TOKENIZER_FILE:
-            normalizer = fields.get("normalizer")
-            value = normalizer.get("lowercase") if isinstance(normalizer, dict) else None
-        else:
-            value = fields.get("do_lower_case")
-        if isinstance(value, bool):
-            return value, name
-    return None
-
-
 def _load(path: Path) -> dict[str, Any]:
     remedy = "mend it, or move it away to convert without a tokenizer"
     return read_object(path, "a JSON object", remedy)
-
-
-def _tokens(path: Path, kind: str) -> list[str]:
-    if kind == TOKENIZER_FILE:
-        model = _load(path).get("model")
-        vocabulary = model.get("vocab") if isinstance(model, dict) else None
-        return [str(token) for token in vocabulary] if isinstance(vocabulary, dict | list) else []
-    with path.open("rb") as file:
-        return file.read(_MAX_VOCABULARY_BYTES).decode(errors="replace").splitlines()

@@ -39,11 +39,8 @@ CODERTIMO = Table(
     rules=(
         Rule("[{wrapper}][{base}]embedding.token.weight", f"{names.WORDS}.weight"),
         Rule("[{wrapper}][{base}]embedding.segment.weight", f"{names.TOKEN_TYPES}.weight"),
-        *(
-            Rule(f"{theirs}.{end}", f"{ours}.{end}")
-            for theirs, ours in LINEARS
-            for end in ("weight", "bias")
-        ),
+        *(Rule(f"{theirs}.weight", f"{ours}.weight") for theirs, ours in LINEARS),
+        *(Rule(f"{theirs}.bias", f"{ours}.bias") for theirs, ours in LINEARS),
         *(Rule(f"{theirs}.a_2", f"{ours}.weight") for theirs, ours in NORMS),
         *(Rule(f"{theirs}.b_2", f"{ours}.bias") for theirs, ours in NORMS),
     ),
@@ -53,7 +50,6 @@ CODERTIMO = Table(
         ),
     ),
     slots=SLOTS,
-    tied=names.TIED,
 )
 
 

@@ -5,7 +5,7 @@ the heads too; embeddings are called `embedding` and the scale of a LayerNorm `s
 encoder has no `bert/` before its names. The decoder is stored where it is not tied only.
 """
 
-from ..rules import Operation, Rule, Table
+from ..rules import KERNEL, Rule, Table, module_rules
 from . import names
 
 
@@ -13,15 +13,10 @@ def _path(name: str) -> str:
     return name.replace(".", "/").replace("bert/", "[{base}]")
 
 
-KERNELS = (*names.LINEARS, *names.HEADS)
-
 RULES = (
     *(Rule(f"{_path(name)}/embedding", f"{name}.weight") for name in names.EMBEDDINGS),
-    *(
-        Rule(f"{_path(name)}/kernel", f"{name}.weight", Operation.TRANSPOSE)
-        for name in (*KERNELS, names.DECODER)
-    ),
-    *(Rule(f"{_path(name)}/bias", f"{name}.bias") for name in KERNELS),
+    *module_rules({_path(name): name for name in (*names.LINEARS, *names.HEADS)}, KERNEL),
+    *module_rules({_path(names.DECODER): names.DECODER}, KERNEL[:1]),
     *(Rule(f"{_path(name)}/scale", f"{name}.weight") for name in names.NORMS),
     *(Rule(f"{_path(name)}/bias", f"{name}.bias") for name in names.NORMS),
     Rule(_path(names.SCORES_BIAS), names.SCORES_BIAS),
@@ -31,5 +26,4 @@ FLAX = Table(
     software="transformers' FlaxBert (msgpack)",
     rules=RULES,
     slots={"base": "bert/"},
-    tied=names.TIED,
 )

@@ -5,7 +5,7 @@ https://github.com/google-research/bert. Kernels are (in, out); the weights of t
 variables of their own and already (labels, in). The masked-LM decoder is the word embeddings.
 """
 
-from ..rules import Ignore, Operation, Rule, Table
+from ..rules import GAMMA, KERNEL, Ignore, Rule, Table, module_rules
 from . import names
 
 
@@ -15,13 +15,8 @@ def _path(name: str) -> str:
 
 RULES = (
     *(Rule(_path(name), f"{name}.weight") for name in names.EMBEDDINGS),
-    *(
-        Rule(f"{_path(name)}/kernel", f"{name}.weight", Operation.TRANSPOSE)
-        for name in names.LINEARS
-    ),
-    *(Rule(f"{_path(name)}/bias", f"{name}.bias") for name in names.LINEARS),
-    *(Rule(f"{_path(name)}/gamma", f"{name}.weight") for name in names.NORMS),
-    *(Rule(f"{_path(name)}/beta", f"{name}.bias") for name in names.NORMS),
+    *module_rules({_path(name): name for name in names.LINEARS}, KERNEL),
+    *module_rules({_path(name): name for name in names.NORMS}, GAMMA),
     Rule("cls/predictions/output_bias", names.SCORES_BIAS),
     Rule("cls/seq_relationship/output_weights", f"{names.NEXT_SENTENCE}.weight"),
     Rule("cls/seq_relationship/output_bias", f"{names.NEXT_SENTENCE}.bias"),
@@ -60,5 +55,4 @@ GOOGLE_TF1 = Table(
         "power": "beta[12]_power(?:_[0-9]+)?",
         "scale": "(?:current_)?loss_scale|good_steps|bad_steps|batch_finite",
     },
-    tied=names.TIED,
 )

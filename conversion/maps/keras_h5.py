@@ -50,5 +50,4 @@ KERAS_H5 = Table(
     software="transformers' TFBert (Keras h5)",
     rules=RULES,
     slots={"model": "[^/]+"},
-    tied=names.TIED,
 )

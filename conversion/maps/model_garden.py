@@ -11,78 +11,73 @@ their pre-training models wrote. Which task a head of these models serves is not
 only two are known: next sentence beside masked-LM, and the classifier of `BertClassifier`.
 """
 
-from ..rules import Ignore, Operation, Rule, Table
+from collections.abc import Mapping
+
+from ..rules import Ends, Ignore, Operation, Rule, Table, module_rules
 from . import names
 
 END = "/.ATTRIBUTES/VARIABLE_VALUE"
-ATTENTION = f"{names.LAYER}.attention"
+IDENTITY, TRANSPOSE = Operation.IDENTITY, Operation.TRANSPOSE
+EMBEDDING: Ends = ((END, "weight", IDENTITY),)
+NORM: Ends = ((f"/gamma{END}", "weight", IDENTITY), (f"/beta{END}", "bias", IDENTITY))
+LINEAR: Ends = ((f"/kernel{END}", "weight", TRANSPOSE), (f"/bias{END}", "bias", IDENTITY))
+INTO_HEADS: Ends = (
+    (f"/kernel{END}", "weight", Operation.MERGE_OUT),
+    (f"/bias{END}", "bias", Operation.MERGE),
+)
+FROM_HEADS: Ends = ((f"/kernel{END}", "weight", Operation.MERGE_IN), LINEAR[1])
 
 
-def _kernel_and_bias(
-    theirs: str,
-    ours: str,
-    kernel: Operation = Operation.TRANSPOSE,
-    bias: Operation = Operation.IDENTITY,
-    alias: bool = False,
-) -> tuple[Rule, ...]:
+HEADS = ("query", "key", "value")
+
+
+def _rules(modules: Mapping[str, str], ends: Ends) -> tuple[Rule, ...]:
+    return module_rules({f"[{{root}}]{theirs}": ours for theirs, ours in modules.items()}, ends)
+
+
+def _encoder(words: str, positions: str, types: str, norm: str, block: str) -> tuple[Rule, ...]:
+    """One layout: where the embeddings are, their LayerNorm, and the layers."""
+    inner, attention = f"{block}/_attention_layer", f"{names.LAYER}.attention"
+    embeddings = {words: names.WORDS, positions: names.POSITIONS, types: names.TOKEN_TYPES}
+    heads = {f"{inner}/_{name}_dense": f"{attention}.self.{name}" for name in HEADS}
+    outputs = (f"{inner}/_output_dense", f"{block}/_attention_output_dense")
+    norms = {
+        norm: "bert.embeddings.LayerNorm",
+        f"{block}/_attention_layer_norm": f"{attention}.output.LayerNorm",
+        f"{block}/_output_layer_norm": f"{names.LAYER}.output.LayerNorm",
+    }
+    linears = {
+        f"{block}/_intermediate_dense": f"{names.LAYER}.intermediate.dense",
+        f"{block}/_output_dense": f"{names.LAYER}.output.dense",
+    }
     return (
-        Rule(f"[{{root}}]{theirs}/kernel{END}", f"{ours}.weight", kernel, alias),
-        Rule(f"[{{root}}]{theirs}/bias{END}", f"{ours}.bias", bias, alias),
+        *_rules({f"{place}/embeddings": name for place, name in embeddings.items()}, EMBEDDING),
+        *_rules(norms, NORM),
+        *_rules(heads, INTO_HEADS),
+        *_rules(dict.fromkeys(outputs, f"{attention}.output.dense"), FROM_HEADS),
+        *_rules(linears, LINEAR),
     )
 
 
-def _norm(theirs: str, ours: str, alias: bool = False) -> tuple[Rule, ...]:
-    return (
-        Rule(f"[{{root}}]{theirs}/gamma{END}", f"{ours}.weight", alias=alias),
-        Rule(f"[{{root}}]{theirs}/beta{END}", f"{ours}.bias", alias=alias),
-    )
-
-
-def _embedding(theirs: str, ours: str, alias: bool = False) -> Rule:
-    return Rule(f"[{{root}}]{theirs}{END}", f"{ours}.weight", alias=alias)
-
-
-def _block(path: str, alias: bool = False) -> tuple[Rule, ...]:
-    apart = (Operation.MERGE_OUT, Operation.MERGE, alias)
-    inner = f"{path}/_attention_layer"
-    return (
-        *_kernel_and_bias(f"{inner}/_query_dense", f"{ATTENTION}.self.query", *apart),
-        *_kernel_and_bias(f"{inner}/_key_dense", f"{ATTENTION}.self.key", *apart),
-        *_kernel_and_bias(f"{inner}/_value_dense", f"{ATTENTION}.self.value", *apart),
-        *_attention_output(f"{inner}/_output_dense", alias),
-        *_attention_output(f"{path}/_attention_output_dense", alias=True),
-        *_norm(f"{path}/_attention_layer_norm", f"{ATTENTION}.output.LayerNorm", alias),
-        *_kernel_and_bias(
-            f"{path}/_intermediate_dense", f"{names.LAYER}.intermediate.dense", alias=alias
-        ),
-        *_kernel_and_bias(f"{path}/_output_dense", f"{names.LAYER}.output.dense", alias=alias),
-        *_norm(f"{path}/_output_layer_norm", f"{names.LAYER}.output.LayerNorm", alias),
-    )
-
-
-def _attention_output(path: str, alias: bool) -> tuple[Rule, ...]:
-    return _kernel_and_bias(path, f"{ATTENTION}.output.dense", Operation.MERGE_IN, alias=alias)
-
-
+NUMBERED = "layer_with_weights-"
 BODY = (
-    _embedding("layer_with_weights-0/embeddings", names.WORDS),
-    _embedding("layer_with_weights-1/embeddings", names.POSITIONS),
-    _embedding("layer_with_weights-2/embeddings", names.TOKEN_TYPES),
-    *_norm("layer_with_weights-3", "bert.embeddings.LayerNorm"),
-    *_block("layer_with_weights-{layer+4}"),
-    _embedding("_embedding_layer/embeddings", names.WORDS, alias=True),
-    _embedding("_position_embedding_layer/embeddings", names.POSITIONS, alias=True),
-    _embedding("_type_embedding_layer/embeddings", names.TOKEN_TYPES, alias=True),
-    *_norm("_embedding_norm_layer", "bert.embeddings.LayerNorm", alias=True),
-    *_block("_transformer_layers/{layer}", alias=True),
+    *_encoder(
+        f"{NUMBERED}0", f"{NUMBERED}1", f"{NUMBERED}2", f"{NUMBERED}3", f"{NUMBERED}{{layer+4}}"
+    ),
+    *_encoder(
+        "_embedding_layer",
+        "_position_embedding_layer",
+        "_type_embedding_layer",
+        "_embedding_norm_layer",
+        "_transformer_layers/{layer}",
+    ),
     # A tensor that two objects share is stored once, under the shorter path.
-    _embedding("masked_lm/embedding_table", names.WORDS, alias=True),
-    *_kernel_and_bias("masked_lm/dense", f"{names.TRANSFORM}.dense"),
-    *_norm("masked_lm/layer_norm", f"{names.TRANSFORM}.LayerNorm"),
+    *_rules({"masked_lm/embedding_table": names.WORDS}, EMBEDDING),
+    *_rules({"masked_lm/dense": f"{names.TRANSFORM}.dense"}, LINEAR),
+    *_rules({"masked_lm/layer_norm": f"{names.TRANSFORM}.LayerNorm"}, NORM),
     Rule(f"[{{root}}]masked_lm/output_bias.Sbias{END}", names.SCORES_BIAS),
 )
-NUMBERED_POOLER = "layer_with_weights-{layers+4}"
-NAMED_POOLER = "_pooler_layer"
+POOLERS = (f"{NUMBERED}{{layers+4}}", "_pooler_layer")
 
 IGNORES = (
     Ignore("_CHECKPOINTABLE_OBJECT_GRAPH", "the graph of the Python objects"),
@@ -104,34 +99,29 @@ MODEL_GARDEN = Table(
     tanh_gelu=True,
     rules=(
         *BODY,
-        *_kernel_and_bias(NUMBERED_POOLER, names.POOLER),
-        *_kernel_and_bias(NAMED_POOLER, names.POOLER, alias=True),
-        *_kernel_and_bias("layer_with_weights-1/out_proj", names.CLASSIFIER),
+        *_rules(dict.fromkeys(POOLERS, names.POOLER), LINEAR),
+        *_rules({f"{NUMBERED}1/out_proj": names.CLASSIFIER}, LINEAR),
     ),
     ignores=IGNORES,
     slots=SLOTS,
-    tied=names.TIED,
 )
 
+OWN_POOLER = "the encoder's pooler, which the next-sentence head replaces by its own"
 MODEL_GARDEN_PRETRAINER = Table(
     software="tensorflow/models official.nlp pre-training (TensorFlow 2)",
     tanh_gelu=True,
     rules=(
         *BODY,
-        *_kernel_and_bias("classification_heads/0/dense", names.POOLER),
-        *_kernel_and_bias("classification_heads/0/out_proj", names.NEXT_SENTENCE),
+        *_rules({"classification_heads/0/dense": names.POOLER}, LINEAR),
+        *_rules({"classification_heads/0/out_proj": names.NEXT_SENTENCE}, LINEAR),
     ),
     ignores=(
         *IGNORES,
         *(
-            Ignore(
-                f"[{{root}}]{pooler}/{end}{END}",
-                "the encoder's pooler, which the next-sentence head replaces by its own",
-            )
-            for pooler in ("layer_with_weights-{layer+4}", NAMED_POOLER)
+            Ignore(f"[{{root}}]{pooler}/{end}{END}", OWN_POOLER)
+            for pooler in (f"{NUMBERED}{{layer+4}}", "_pooler_layer")
             for end in ("kernel", "bias")
         ),
     ),
     slots=SLOTS,
-    tied=names.TIED,
 )

@@ -13,10 +13,7 @@ LINEARS = (
     *names.LINEARS,
     *names.HEADS,
     # Attention of a decoder to an encoder's output (transformers' encoder-decoder models).
-    f"{names.LAYER}.crossattention.self.query",
-    f"{names.LAYER}.crossattention.self.key",
-    f"{names.LAYER}.crossattention.self.value",
-    f"{names.LAYER}.crossattention.output.dense",
+    *(name.replace("attention", "crossattention") for name in names.LINEARS[:4]),
 )
 NORMS = (*names.NORMS, f"{names.LAYER}.crossattention.output.LayerNorm")
 # Relative positions, which transformers 4 had: one table a layer.
@@ -69,7 +66,6 @@ TRANSFORMERS = Table(
     rules=(*COMMON, *_norms(old=False), _same(f"{names.DECODER}.bias")),
     ignores=IGNORES,
     slots=SLOTS,
-    tied=names.TIED,
 )
 
 PYTORCH_PRETRAINED_BERT = Table(
@@ -77,5 +73,4 @@ PYTORCH_PRETRAINED_BERT = Table(
     rules=(*COMMON, *_norms(old=True), _same(f"{names.DECODER}.bias", alias=True)),
     ignores=IGNORES,
     slots=SLOTS,
-    tied=names.TIED,
 )

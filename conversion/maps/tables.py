@@ -5,7 +5,7 @@ import re
 from hf_bert_impl.errors import InputError
 
 from ..planning import listing
-from ..rules import Table
+from ..rules import Ignore, Rule, Table, Values
 from ..tensors import Tensors
 from . import names
 from .codertimo import CODERTIMO
@@ -59,14 +59,12 @@ def detect(tensors: Tensors) -> Table:
     foreign = next((name for name in tensors if _ANY_OTHER.search(name)), "")
     for other, pattern in _OTHERS.items():
         if re.search(pattern, foreign):
-            raise InputError(
-                f"{foreign[:200]!r} is a tensor of {other}, not of BERT",
-                "a BERT",
-                "give the checkpoint of a BERT",
-            )
-    table = min(TABLES, key=lambda table: _misfits(table, tensors))
-    matches = (table.find(name) for name in tensors)
-    if not any(match is not None and match[0].target.startswith(names.WORDS) for match in matches):
+            given = f"{foreign[:200]!r} is a tensor of {other}, not of BERT"
+            raise InputError(given, "a BERT", "give the checkpoint of a BERT")
+    matches = {table: [table.find(name) for name in tensors] for table in TABLES}
+    table = min(TABLES, key=lambda table: _misfits(matches[table]))
+    words = f"{names.WORDS}.weight"
+    if not any(match and getattr(match[0], "target", "") == words for match in matches[table]):
         raise InputError(
             f"no tensor is the word embeddings of a BERT: the checkpoint has "
             f"{listing(tensors, 'tensor', most=5)}",
@@ -76,14 +74,9 @@ def detect(tensors: Tensors) -> Table:
     return table
 
 
-def _misfits(table: Table, tensors: Tensors) -> tuple[int, int, int]:
+def _misfits(matches: list[tuple[Rule | Ignore, Values] | None]) -> tuple[int, int, int]:
     """How badly names fit a table: first how many it does not know, then how many it does not map
     (what one table ignores another one may map), then how many it knows as aliases only."""
-    unknown = unmapped = aliases = 0
-    for name in tensors:
-        if (match := table.find(name)) is not None:
-            aliases += match[0].alias
-        else:
-            unmapped += 1
-            unknown += table.reason(name) is None
-    return unknown, unmapped, aliases
+    unknown = matches.count(None)
+    rules = [match[0] for match in matches if match and isinstance(match[0], Rule)]
+    return unknown, len(matches) - len(rules), sum(rule.alias for rule in rules)

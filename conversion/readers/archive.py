@@ -18,7 +18,6 @@ import shutil
 import stat
 import tarfile
 import tempfile
-import unicodedata
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,7 +119,7 @@ def _extract(path: Path, folder: Path) -> None:
             members = _zip_members(stack.enter_context(zipfile.ZipFile(path)))
         else:
             members = _tar_members(stack.enter_context(_decompressed(path)), room)
-        files, folders = set[tuple[str, ...]](), set[tuple[str, ...]]()
+        found = False
         for count, (name, is_folder, size, content) in enumerate(members):
             parts = [part for part in name.split("/") if part not in ("", ".")]
             odd = ".." in parts or set(name) & set("\\:\0\n\r") or len(parts) > _MAX_DEPTH
@@ -131,22 +130,20 @@ def _extract(path: Path, folder: Path) -> None:
                 raise _Refused("it unpacks to more files or bytes than such an archive can hold")
             if "__MACOSX" in parts or any(part.startswith("._") for part in parts):
                 continue
-            # As the most forgetful disk has them.
-            plain = [unicodedata.normalize("NFKC", p).casefold().rstrip(". ") for p in parts]
-            way = [tuple(plain[:end]) for end in range(1, len(plain) + is_folder)]
-            if files & {*way, tuple(plain)} or (not is_folder and tuple(plain) in folders):
-                raise _Refused(f"it has {name!r:.200} twice")
-            folders.update(way)
-            if is_folder:
-                continue
-            files.add(tuple(plain))
             place = folder.joinpath(*parts)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with place.open("xb") as file:
+            try:  # the disk says which names are the same on it
+                (place if is_folder else place.parent).mkdir(parents=True, exist_ok=True)
+                if is_folder:
+                    continue
+                file = place.open("xb")
+            except (FileExistsError, NotADirectoryError, IsADirectoryError):
+                raise _Refused(f"it has {name!r:.200} twice") from None
+            with file:
                 shutil.copyfileobj(content(), file, _MAX_READ)
             if place.stat().st_size != size:
                 raise ValueError(f"it ends within {name!r:.200}")
-    if not files:
+            found = True
+    if not found:
         raise ValueError("it has no files")
 
 

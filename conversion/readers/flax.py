@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hf_bert_impl.extras import require
 
 from ..tensors import DTYPES, Checkpoint, Unread
-from .mapped import byte_size, map_file, read_at, reading, tensor_at
+from .mapped import byte_size, read_at, reading, tensor_at
 
 #: Flax's extension types: an array, and a numpy scalar (stored as an array of ()).
 _ARRAYS = (1, 3)
@@ -28,7 +29,8 @@ _CHUNKED = "__msgpack_chunked_array__"
 _TABLE = re.compile(rb"([\x81-\x8f]|\xde..|\xdf....)[\xa0-\xbf\xd9-\xdb]", re.DOTALL)
 _HEAD = re.compile(rb"(\xc7.|\xc8..|\xc9....|[\xd4-\xd8])[\x01\x03]\x93", re.DOTALL)
 _HEAD_BYTES = 1 << 16
-#: Entries of all tables and lists. BERT-large, with two slots of an optimizer, has 1200 arrays.
+#: Entries of a table or a list, and of all of them. BERT-large, with two slots of an optimizer,
+#: has 1200 arrays.
 _MAX_ENTRIES = 1 << 17
 #: Names may take as many characters as the file has bytes, or so many in a small one.
 _MIN_NAMES = 1 << 20
@@ -42,24 +44,15 @@ def read_flax(path: Path) -> Checkpoint:
     """
     unpackb = require("msgpack", "convert", "a Flax checkpoint").unpackb
 
-    entries = 0
-
-    def counted(items: list[Any]) -> list[Any]:
-        nonlocal entries
-        entries += len(items)
-        if entries > _MAX_ENTRIES:
-            raise ValueError(f"it has more than {_MAX_ENTRIES} entries")
-        return items
-
     def table(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
-        made = dict(counted(pairs))
+        made = dict(pairs)
         if len(made) < len(pairs):
             raise ValueError("it has a name twice in one table")
         return made
 
     def unpack(data: Any, hook: Callable[[int, bytes], Any]) -> Any:
         limits = {"max_array_len": _MAX_ENTRIES, "max_map_len": _MAX_ENTRIES}
-        return unpackb(data, ext_hook=hook, object_pairs_hook=table, list_hook=counted, **limits)
+        return unpackb(data, ext_hook=hook, object_pairs_hook=table, **limits)
 
     def array(code: int, content: bytes) -> Tensor | Unread:
         if code not in _ARRAYS:
@@ -69,19 +62,21 @@ def read_flax(path: Path) -> Checkpoint:
             return Unread(tuple(shape), str(dtype))
         if min(shape, default=0) < 0 or byte_size(shape, dtype) != len(numbers):
             raise ValueError(f"an array is {dtype} {shape!s:.100}, but has {len(numbers)} bytes")
-        return tensor_at(bytearray(numbers), 0, shape, dtype)
+        raw = torch.from_numpy(np.frombuffer(bytearray(numbers), np.uint8))
+        return tensor_at(raw, 0, shape, dtype)
 
-    data = map_file(path)
     tensors: dict[str, Tensor | Unread] = {}
-    room = max(len(data), _MIN_NAMES)
+    room = max(path.stat().st_size, _MIN_NAMES)
     with reading("MessagePack", path):
-        tree = unpack(data, array)
+        tree = unpack(path.read_bytes(), array)
         if not isinstance(tree, dict):
             raise ValueError("it does not start with a table")
         for name, leaf in _leaves("", tree):
             room -= len(name)
             if name in tensors or room < 0:
                 raise ValueError(f"{name!r:.200} is there twice, or its names are too long")
+            if len(tensors) == _MAX_ENTRIES:
+                raise ValueError(f"it has more than {_MAX_ENTRIES} entries")
             tensors[name] = leaf
     return Checkpoint(tensors)
 

@@ -49,7 +49,7 @@ def read_h5(path: Path) -> Checkpoint:
         answer = json.loads(run.stdout)
         if "error" in answer:
             raise ValueError(answer["error"])
-        data = map_file(out) if out.stat().st_size else b""
+        data = map_file(out)
         tensors: dict[str, Tensor | Unread] = {}
         at = 0
         for name, shape, dtype in answer["tensors"]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import mmap
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,11 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, one_line
 
 from ..tensors import DTYPES
 
-Buffer = mmap.mmap | bytes | bytearray
 #: More elements than any file holds; beside an axis of 0 nothing else bounds the other axes.
 _MAX_ELEMENTS = 1 << 48
 _MAX_AXES = 32
@@ -33,82 +31,21 @@ def most_bytes(path: Path) -> int:
     return _MAX_RATIO * path.stat().st_size + _SLACK_BYTES
 
 
-def damaged(kind: str, path: Path, what: object) -> InputError:
-    """The error for a file that breaks its format.
-
-    Args:
-        kind: The format.
-        path: The file.
-        what: What is wrong with it, in words that follow "is damaged:".
-    """
-    said = " ".join(str(what).split()) or type(what).__name__
-    return InputError(
-        f"{path} is damaged: {said:.300}", f"a whole {kind} file", "download or copy it again"
-    )
-
-
 @contextlib.contextmanager
 def reading(kind: str, path: Path) -> Iterator[None]:
-    """Turn what a library raises on damaged bytes, which depends on the byte, into one error.
-
-    Args:
-        kind: As for `damaged`.
-        path: As for `damaged`.
-    """
+    """Turn what a library raises on damaged bytes, which depends on the byte, into one error."""
     try:
         yield
     except InputError:
         raise
     except Exception as error:
-        raise damaged(kind, path, error) from None
+        given = f"{path} is damaged: {one_line(error):.300}"
+        raise InputError(given, f"a whole {kind} file", "download or copy it again") from None
 
 
-def map_file(path: Path) -> mmap.mmap:
-    """Map a file, so that only what is used is read.
-
-    Args:
-        path: A regular file of one byte or more.
-
-    Returns:
-        The bytes, copy on write: torch takes no memory that it could not write to. Writing there
-        changes the memory alone, not the file.
-
-    Raises:
-        InputError: The file cannot be opened, or is empty.
-    """
-    try:
-        size = path.stat().st_size if path.is_file() else 0  # a pipe would be waited for
-        if size:
-            with path.open("rb") as file:
-                return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path} cannot be read ({error})", "a checkpoint", "check the path"
-        ) from None
-    raise InputError(f"{path} is empty or no file", "a checkpoint", "download it again")
-
-
-def read_small(path: Path, most: int, expected: str) -> bytes:
-    """The whole content of a file that has to be small.
-
-    Args:
-        path: The file.
-        most: Maximum number of bytes of such a file.
-        expected: What it should be, for errors.
-
-    Raises:
-        InputError: It cannot be read, or is larger.
-    """
-    try:
-        with path.open("rb") as file:
-            content = file.read(most + 1)
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be read ({error.strerror})", expected, "check the path"
-        ) from None
-    if len(content) > most:
-        raise InputError(f"{path} has more than {most} bytes", expected, "check the path")
-    return content
+def map_file(path: Path) -> Tensor:
+    """The bytes of a file, mapped, so that only what is used is read; writing changes no file."""
+    return torch.from_file(str(path), size=path.stat().st_size, dtype=torch.uint8)
 
 
 def read_at(path: Path, offset: int, size: int) -> bytes:
@@ -142,9 +79,7 @@ def byte_size(shape: Sequence[int], dtype: str) -> int | None:
     return math.prod(shape) * DTYPES[dtype].itemsize
 
 
-def tensor_at(
-    data: mmap.mmap | bytes | bytearray, offset: int, shape: Sequence[int], dtype: str
-) -> Tensor:
+def tensor_at(data: Tensor, offset: int, shape: Sequence[int], dtype: str) -> Tensor:
     """The tensor that lies in bytes, row-major and little-endian.
 
     Args:
@@ -156,10 +91,7 @@ def tensor_at(
     Returns:
         A view of the bytes; a copy where they are not aligned.
     """
-    size = byte_size(shape, dtype)
-    if not size:
-        return torch.empty(tuple(shape), dtype=DTYPES[dtype])
-    raw = torch.frombuffer(data, dtype=torch.uint8, count=size, offset=offset)
+    raw = data[offset : offset + (byte_size(shape, dtype) or 0)]
     if offset % DTYPES[dtype].itemsize:
         raw = raw.clone()
     return raw.view(DTYPES[dtype]).reshape(tuple(shape))

@@ -17,17 +17,18 @@ import io
 import math
 import pickle
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import torch
+from torch import Tensor
 
 from hf_bert_impl.errors import InputError
 
 from ..tensors import DTYPES, Unread
-from .mapped import read_small
+from .mapped import read_at
 
 #: Steps of one pickle: BERT's largest state dict takes 20 000, the vocabulary of codertimo's code
 #: eight a word.
@@ -69,21 +70,28 @@ _OPAQUE = frozenset(
     )
 )
 _WORDS = ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
-_STORAGES = {f"torch.{word}Storage": dtype for word, dtype in zip(_WORDS, DTYPES, strict=True)} | {
-    f"torch.{word}Storage": word
-    for word in ("ComplexFloat", "ComplexDouble", "QInt8", "QUInt8", "QInt32")
+#: Dtypes of storages; the quantized ones as the numbers that they are stored as.
+_STORAGES = dict(zip(_WORDS, DTYPES.values(), strict=True)) | {
+    "ComplexFloat": torch.complex64,
+    "ComplexDouble": torch.complex128,
+    "QInt8": torch.int8,
+    "QUInt8": torch.uint8,
+    "QInt32": torch.int32,
 }
-_STORAGES["torch.storage.UntypedStorage"] = "uint8"
+_STORAGES = {f"torch.{word}Storage": dtype for word, dtype in _STORAGES.items()}
+_STORAGES["torch.storage.UntypedStorage"] = torch.uint8
 #: Values of torch that stand for themselves.
 _PLAIN = (torch.dtype, torch.qscheme)
 _KNOWN = _FUNCTIONS.keys() | _STORAGES.keys() | _OPAQUE
 
 
-@dataclass(frozen=True, slots=True)
-class Global:
+StorageOf = Callable[[str, torch.dtype, int], Tensor]
+
+
+class Global(str):
     """A name that a pickle uses, `module.name`."""
 
-    name: str
+    __slots__ = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -92,39 +100,6 @@ class Instance:
 
     cls: str
     state: dict[Any, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Storage:
-    """A run of numbers in the file."""
-
-    key: str
-    """The name of the record that holds it."""
-    dtype: str
-    """A key of `DTYPES`, or PyTorch's word for another."""
-    start: int
-    """Elements of the record before it; 0 but for the views of old containers."""
-    size: int
-    """Elements."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TensorRecord:
-    """A tensor that was not read: the part of a storage that it takes, checked to lie in it."""
-
-    storage: Storage
-    offset: int
-    """Elements of the storage before it."""
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    """Elements from one index to the next, for each axis."""
-
-    @property
-    def span(self) -> int:
-        """Elements from its first to its last one, those between that it skips included."""
-        if 0 in self.shape:
-            return 0
-        return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
 
 
 class _Opcodes(dict[int, Any]):
@@ -145,11 +120,11 @@ class InertUnpickler(pickle._Unpickler):
     """Reads one pickle, without running any of it.
 
     `load` gives numbers, strings, bytes, None; dicts, lists (sets are lists) and tuples; `Global`,
-    `Instance`, `Storage`, `TensorRecord`, `Unread`. They may be nested in themselves, and shared
-    without end.
+    `Instance`, `Tensor`, `Unread`. They may be nested in themselves, and shared without end.
 
     Args:
         file: Stands at the pickle's first byte, and behind its last one after `load`.
+        storage_of: As of `load_inert`.
     """
 
     stack: list[Any]
@@ -157,11 +132,12 @@ class InertUnpickler(pickle._Unpickler):
     pop_mark: Callable[[], list[Any]]
     readline: Callable[[], bytes]
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], storage_of: StorageOf) -> None:
         super().__init__(file, encoding="latin1")
         vars(self)["dispatch"] = _Opcodes(_DISPATCH)
-        self.storages: dict[str, Storage] = {}
-        """The storages that the pickle names, whole, by key."""
+        self.storages: dict[str, Tensor] = {}
+        """The storages that the pickle names, by key."""
+        self._storage_of = storage_of
 
     def find_class(self, module: str, name: str) -> Global:
         """The name itself, if it is one of those that are known."""
@@ -183,22 +159,25 @@ class InertUnpickler(pickle._Unpickler):
             )
         return Global(full)
 
-    def persistent_load(self, pid: Any) -> Global | Storage:
+    def persistent_load(self, pid: Any) -> Global | Tensor:
         """What stands for a storage, or for the class of a module (torch 1.0)."""
         match pid:
             case ("module", Global() as made, *_):  # the class, its file and its source
                 return made
-            case ("storage", Global(name), str() as key, _, int() as size, *view) if (
+            case ("storage", Global() as name, str() as key, _, int() as size, *view) if (
                 name in _STORAGES and 0 <= size < _INT64
             ):
-                whole = Storage(key, _STORAGES[name], 0, size)
-                if self.storages.setdefault(key, whole) != whole:
+                dtype = _STORAGES[name]
+                if key not in self.storages:
+                    self.storages[key] = self._storage_of(key, dtype, size)
+                whole = self.storages[key]
+                if (whole.dtype, len(whole)) != (dtype, size):
                     raise pickle.UnpicklingError(f"storage {key[:80]!r} has two sizes or types")
                 match view:
                     case [] | [None]:
                         return whole
                     case [(_, int() as start, int() as part)] if 0 <= start <= size - part <= size:
-                        return Storage(key, whole.dtype, start, part)
+                        return whole[start : start + part]
         raise pickle.UnpicklingError("it has a persistent id that is no storage's")
 
     # --- opcodes that differ from Python's ---
@@ -208,14 +187,6 @@ class InertUnpickler(pickle._Unpickler):
         arguments, made = self.stack.pop(), self.stack.pop()
         self.stack.append(_call(made, arguments))
 
-    def load_call_with_names(self) -> None:
-        """NEWOBJ_EX: the arguments by name are left out."""
-        self.stack.pop()
-        self.load_call()
-
-    def _instantiate(self, made: Any, arguments: Any) -> None:
-        self.stack.append(_call(made, tuple(arguments)))
-
     def load_state(self) -> None:
         """BUILD: keep an object's `__dict__`. Attributes of other values are not needed."""
         state = self.stack.pop()
@@ -224,18 +195,30 @@ class InertUnpickler(pickle._Unpickler):
         if isinstance(self.stack[-1], Instance) and isinstance(state, dict):
             self.stack[-1].state = state
 
-    def load_items(self, items: list[Any] | None = None) -> None:
-        """SETITEMS: set items of a dict."""
-        items = self.pop_mark() if items is None else items
-        target = self.stack[-1]
-        if not isinstance(target, dict):
-            raise pickle.UnpicklingError(f"it sets items of a {type(target).__name__}")
-        _set(target, zip(items[::2], items[1::2], strict=True))
+    def load_table(self) -> None:
+        """EMPTY_DICT: a dict."""
+        self.stack.append(_Table())
+
+    def load_filled_table(self) -> None:
+        """DICT: a dict of what is on the stack."""
+        items = self.pop_mark()
+        self.load_table()
+        self.set_items(items)
 
     def load_item(self) -> None:
         """SETITEM: set one item of a dict."""
-        value, key = self.stack.pop(), self.stack.pop()
-        self.load_items([key, value])
+        self.set_items([self.stack.pop(-2), self.stack.pop()])
+
+    def load_items(self) -> None:
+        """SETITEMS: set items of a dict."""
+        self.set_items(self.pop_mark())
+
+    def set_items(self, items: list[Any]) -> None:
+        """Set keys and values, one behind another, of the dict on the stack; of nothing else."""
+        if not isinstance(self.stack[-1], _Table):
+            raise pickle.UnpicklingError(f"it sets items of a {type(self.stack[-1]).__name__}")
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            self.stack[-1][key] = value
 
     def load_named(self) -> None:
         """PUT: keep a value under a number in text."""
@@ -244,23 +227,17 @@ class InertUnpickler(pickle._Unpickler):
             raise pickle.UnpicklingError("it keeps a value under no number")
         self.memo[index] = self.stack[-1]
 
-    def load_dict_of(self) -> None:
-        """DICT: a dict of what is on the stack."""
-        items = self.pop_mark()
-        self.stack.append({})
-        self.load_items(items)
-
 
 _BASE = pickle._Unpickler
 _DISPATCH = {
     **_BASE.dispatch,
     pickle.REDUCE[0]: InertUnpickler.load_call,
     pickle.NEWOBJ[0]: InertUnpickler.load_call,
-    pickle.NEWOBJ_EX[0]: InertUnpickler.load_call_with_names,
     pickle.BUILD[0]: InertUnpickler.load_state,
+    pickle.EMPTY_DICT[0]: InertUnpickler.load_table,
+    pickle.DICT[0]: InertUnpickler.load_filled_table,
     pickle.SETITEM[0]: InertUnpickler.load_item,
     pickle.SETITEMS[0]: InertUnpickler.load_items,
-    pickle.DICT[0]: InertUnpickler.load_dict_of,
     pickle.PUT[0]: InertUnpickler.load_named,
     pickle.EMPTY_SET[0]: _BASE.dispatch[pickle.EMPTY_LIST[0]],
     pickle.ADDITEMS[0]: _BASE.dispatch[pickle.APPENDS[0]],
@@ -268,26 +245,35 @@ _DISPATCH = {
 }
 for _opcode in (
     *(pickle.EXT1, pickle.EXT2, pickle.EXT4, pickle.PERSID),
+    *(pickle.INST, pickle.OBJ, pickle.NEWOBJ_EX),
     *(pickle.BYTEARRAY8, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER),
 ):
     del _DISPATCH[_opcode[0]]
 
 
-def load_inert(file: IO[bytes], path: Path) -> tuple[Any, dict[str, Storage]]:
+def no_numbers(key: str, dtype: torch.dtype, size: int) -> Tensor:
+    """A storage of which only the size is known."""
+    return torch.empty(size, dtype=dtype, device="meta")
+
+
+def load_inert(
+    file: IO[bytes], path: Path, storage_of: StorageOf = no_numbers
+) -> tuple[Any, dict[str, Tensor]]:
     """Read one pickle.
 
     Args:
         file: Stands at the pickle's first byte, and behind its last one afterwards.
         path: The file's name, for errors.
+        storage_of: Gives the numbers of a storage, flat, by its key, dtype and size.
 
     Returns:
-        What `InertUnpickler.load` gives, and the storages that it names.
+        What `InertUnpickler.load` gives, and the storages that it names, by key.
 
     Raises:
         InputError: The pickle is damaged, takes too many steps, or names something that is neither
             a tensor's part nor a known module's class.
     """
-    unpickler = InertUnpickler(file)
+    unpickler = InertUnpickler(file, storage_of)
     try:
         return unpickler.load(), unpickler.storages
     except InputError as error:
@@ -308,25 +294,28 @@ def is_key(key: object) -> bool:
     return key is None or isinstance(key, str | bytes | float)
 
 
-def _set(target: dict[Any, Any], pairs: Iterable[Any]) -> None:
-    for key, value in pairs:
-        if not is_key(key) or key in target:
+class _Table(dict[Any, Any]):
+    """A dict that a pickle fills: each key once, and none that takes long to hash."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if not is_key(key) or key in self:
             shown = repr(key)[:80] if is_key(key) else type(key).__name__
             raise pickle.UnpicklingError(f"it has the key {shown} twice, or of a strange type")
-        target[key] = value
+        super().__setitem__(key, value)
 
 
 def _call(made: Any, arguments: Any) -> Any:
     """What a pickle gets for calling a name: a value or a record of this file."""
-    name = made.name if isinstance(made, Global) else f"a {type(made).__name__}"
+    name = made if isinstance(made, Global) else f"a {type(made).__name__}"
     match _FUNCTIONS.get(name), arguments:
         case "dict", ():
-            return {}
+            return _Table()
         case "dict", (dict() as items,):
             return items
         case "dict", (list() as pairs,):  # Python 2
-            made_of_pairs: dict[Any, Any] = {}
-            _set(made_of_pairs, pairs)
+            made_of_pairs = _Table()
+            for key, value in pairs:
+                made_of_pairs[key] = value
             pairs.clear()  # one long list, used for many dicts, would take for ever
             return made_of_pairs
         case "list", ():
@@ -335,19 +324,19 @@ def _call(made: Any, arguments: Any) -> Any:
             return items
         case "tuple", (list() | tuple() as items,) if len(items) <= _MAX_AXES:
             return tuple(items)
-        case "parameter", (TensorRecord() | Unread() as data, *_):
+        case "parameter", (Tensor() | Unread() as data, *_):
             return data
-        case "subclass", (Global(inner), Global(), tuple() as rest, _) if inner != name:
-            return _call(Global(inner), rest)
-        case "tensor", (Storage() as storage, offset, shape, strides):
-            return _record(storage, offset, shape, strides)
+        case "subclass", (Global() as inner, Global(), tuple() as rest, _) if inner != name:
+            return _call(inner, rest)
+        case "tensor", (Tensor() as storage, offset, shape, strides):
+            return _view(storage, offset, shape, strides)
         # Behind the strides: requires_grad, hooks, and since torch 1.13 {"conj": …, "neg": …}.
-        case "tensor v2", (Storage() as storage, offset, shape, strides, _, _, *changes) if not any(
+        case "tensor v2", (Tensor() as storage, offset, shape, strides, _, _, *changes) if not any(
             changes
         ):
-            return _record(storage, offset, shape, strides)
+            return _view(storage, offset, shape, strides)
         # Of a dtype that has no storage class.
-        case "tensor v3", (Storage(), _, tuple() as shape, _, _, _, Global(dtype), *_):
+        case "tensor v3", (Tensor(), _, tuple() as shape, _, _, _, Global() as dtype, *_):
             return Unread(shape, dtype.removeprefix("torch."))
         case ("tensor v2", _) if len(arguments) == 7:
             return Unread((), "lazily conjugated or negated")
@@ -358,22 +347,21 @@ def _call(made: Any, arguments: Any) -> Any:
     raise pickle.UnpicklingError(f"it calls {name} with arguments that it does not take")
 
 
-def _record(storage: Storage, offset: Any, shape: Any, strides: Any) -> TensorRecord | Unread:
+def _view(storage: Tensor, offset: Any, shape: Any, strides: Any) -> Tensor:
+    """A tensor of a storage; a shape may not claim more than is stored, as strides of 0 would."""
+    if storage.dim() != 1 or not storage.is_contiguous():
+        raise pickle.UnpicklingError("a tensor is made of what is no storage")
     if len(shape) != len(strides) or len(shape) > _MAX_AXES:
         raise pickle.UnpicklingError(f"a tensor has {len(shape)} sizes, {len(strides)} strides")
     numbers = (offset, *shape, *strides)
     if not all(type(number) is int and 0 <= number < _INT64 for number in numbers):
         raise pickle.UnpicklingError("a tensor has a size that is no size")
-    record = TensorRecord(storage, offset, tuple(shape), tuple(strides))
-    # A stride of 0 shows the same number many times: a shape may not claim more than is stored,
-    # and an empty one not more than torch can count.
-    too_far = record.span and offset + record.span > storage.size
-    too_many = math.prod(record.shape) > storage.size
-    if too_far or too_many or math.prod(max(n, 1) for n in record.shape) >= _INT64 // 8:
-        raise pickle.UnpicklingError(
-            f"a tensor of shape {record.shape} does not fit into storage {storage.key[:80]!r}"
-        )
-    return record if storage.dtype in DTYPES else Unread(record.shape, storage.dtype)
+    last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+    if math.prod(shape) > len(storage) or (0 not in shape and last >= len(storage)):
+        raise pickle.UnpicklingError(f"a tensor of shape {tuple(shape)} does not fit its storage")
+    if 0 in shape:
+        return torch.empty(shape, dtype=storage.dtype)
+    return storage.as_strided(shape, strides, storage.storage_offset() + offset)
 
 
 def read_pickled_vocabulary(path: Path) -> tuple[str, ...]:
@@ -388,7 +376,9 @@ def read_pickled_vocabulary(path: Path) -> tuple[str, ...]:
     Raises:
         InputError: The file is no such pickle, or would run code.
     """
-    content = read_small(path, _MAX_VOCABULARY_BYTES, "a pickled vocabulary")
+    if not path.is_file():
+        raise InputError(f"{path} cannot be read", "a pickled vocabulary", "check the path")
+    content = read_at(path, 0, _MAX_VOCABULARY_BYTES)
     vocabulary, _ = load_inert(io.BytesIO(content), path)
     tokens = vocabulary.state.get("itos") if isinstance(vocabulary, Instance) else None
     if not isinstance(tokens, list) or not tokens or not all(isinstance(t, str) for t in tokens):

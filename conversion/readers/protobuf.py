@@ -7,7 +7,6 @@ description of every message, and would be one more dependency for the few that 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 
 #: Wire types. The deprecated groups (3, 4) are in none of the messages that are read here.
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
@@ -46,22 +45,25 @@ def read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
     raise Damaged("a number has more than 64 bits")
 
 
-def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Go through the fields of a message, unknown ones too.
+def parse(message: bytes) -> tuple[dict[int, int], dict[int, list[bytes]]]:
+    """Take a message apart; fields that are not asked for are passed over.
 
-    Yields:
-        The field's number and its value: bytes for a string or a message, else an unsigned int.
+    Returns:
+        By number of the field: the last int (two's complement; fixed ones unsigned), and the
+        bytes of each string or message.
 
     Raises:
         Damaged: A field is cut off, or of an unknown wire type.
     """
+    numbers: dict[int, int] = {}
+    contents: defaultdict[int, list[bytes]] = defaultdict(list)
     position, end = 0, len(message)
     while position < end:
         tag, position = read_varint(message, position, end)
         number, wire = tag >> 3, tag & 7
         if wire == VARINT:
             value, position = read_varint(message, position, end)
-            yield number, value
+            numbers[number] = value - (1 << 64) if value >> 63 else value
             continue
         if wire == BYTES:
             size, position = read_varint(message, position, end)
@@ -69,39 +71,12 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
             size = _FIXED_SIZES[wire]
         else:
             raise Damaged(f"field {number} of a record has the wire type {wire}")
-        if size > end - position:
-            raise Damaged(f"field {number} of a record is cut off")
         content = message[position : position + size]
         position += size
-        yield number, content if wire == BYTES else int.from_bytes(content, "little")
-
-
-class Message:
-    """A message whose fields are asked for by number; unknown ones are passed over.
-
-    Raises:
-        Damaged: As `fields`.
-    """
-
-    def __init__(self, content: bytes) -> None:
-        self._values: defaultdict[int, list[int | bytes]] = defaultdict(list)
-        for number, value in fields(content):
-            self._values[number].append(value)
-
-    def number(self, field: int, default: int = 0) -> int:
-        """The last int of a field: an int32, int64, enum or fixed32."""
-        values = [value for value in self._values[field] if isinstance(value, int)]
-        return _signed(values[-1]) if values else default
-
-    def contents(self, field: int) -> list[bytes]:
-        """The bytes of each string or message of a field."""
-        return [value for value in self._values[field] if isinstance(value, bytes)]
-
-    def messages(self, field: int) -> list[Message]:
-        """The messages of a field."""
-        return [Message(content) for content in self.contents(field)]
-
-
-def _signed(value: int) -> int:
-    """Two's complement of 64 bits."""
-    return value - (1 << 64) if value >> 63 else value
+        if position > end:
+            raise Damaged(f"field {number} of a record is cut off")
+        if wire == BYTES:
+            contents[number].append(content)
+        else:
+            numbers[number] = int.from_bytes(content, "little")
+    return numbers, contents

@@ -12,8 +12,8 @@ from typing import Any
 
 from safetensors import safe_open
 
-from ..tensors import DTYPES, Checkpoint, Unread, dtype_name
-from .mapped import byte_size, damaged, read_at, reading
+from ..tensors import Checkpoint, known
+from .mapped import byte_size, read_at, reading
 from .sharded import load_json
 
 
@@ -24,22 +24,16 @@ def read_safetensors(path: Path) -> Checkpoint:
         InputError: The file cannot be read, is damaged, or has a name twice.
     """
     file: Any
-    if not is_safetensors(path):  # the library would wait for a pipe
-        raise damaged("safetensors", path, "it does not begin with a table")
     with reading("safetensors", path), safe_open(path, framework="pt") as file:
         # The library has bounded the table, and passes over a name that stands there twice.
         load_json(read_at(path, 8, int.from_bytes(read_at(path, 0, 8), "little")))
         for name in file.offset_keys():  # beside a 0 the library bounds no size
             if byte_size(file.get_slice(name).get_shape(), "uint8") is None:
                 raise ValueError(f"tensor {name!r:.200} has a shape that no tensor has")
-        tensors = {name: file.get_tensor(name) for name in file.offset_keys()}
+        tensors = {name: known(file.get_tensor(name)) for name in file.offset_keys()}
         written_for = (file.metadata() or {}).get("format")  # "pt", "tf", "flax", "np" or "mlx"
-    known = {
-        name: tensor if dtype_name(tensor) in DTYPES else Unread(tensor.shape, dtype_name(tensor))
-        for name, tensor in tensors.items()
-    }
     software = f"safetensors, metadata format {written_for!r:.40}" if written_for else None
-    return Checkpoint(known, software)
+    return Checkpoint(tensors, software)
 
 
 def is_safetensors(path: Path) -> bool:

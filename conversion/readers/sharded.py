@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .mapped import read_small, reading
+from .mapped import read_at, reading
 
 #: Bytes of an index: the largest models have some 10 000 tensors and an index below 2 MiB.
 _MAX_INDEX_BYTES = 64 << 20
@@ -21,39 +20,31 @@ _MAX_INDEX_BYTES = 64 << 20
 _SHOWN = 5
 
 
-@dataclass(frozen=True)
-class ShardIndex:
-    """A checked index; every file that it names is there."""
-
-    weight_map: dict[str, str]
-    """The file of each tensor, a plain name in the folder of the index."""
-    files: tuple[Path, ...]
-    """The files, each once, by name."""
-
-
-def read_shard_index(index: Path) -> ShardIndex:
-    """Read and check a `*.index.json`.
+def read_shard_index(index: Path) -> dict[str, Path]:
+    """Read and check a `*.index.json`: the file of each tensor, which is there.
 
     A link to a file elsewhere is refused, but for the hub's cache, which keeps the index itself
     beside the files that its links lead to.
-
-    Returns:
-        The tensors' files.
 
     Raises:
         InputError: The file cannot be read, is no JSON, has a key twice, is no such table,
             or names a file that is missing or not in its folder.
     """
     with reading("shard index", index):
-        table = load_json(read_small(index, _MAX_INDEX_BYTES, "a shard index"))
+        table = load_json(read_at(index, 0, _MAX_INDEX_BYTES))
         weight_map = table.get("weight_map") if isinstance(table, dict) else None
         if not isinstance(weight_map, dict) or not weight_map:
             raise ValueError("it has no weight_map table {tensor: file}")
         for tensor, name in weight_map.items():
             if not isinstance(name, str):
                 raise ValueError(f"it maps {tensor!r:.200} to {name!r:.200}")
-        names = sorted(set(weight_map.values()))
-        return ShardIndex(weight_map, tuple(_shard(index, name) for name in names))
+        files = {name: _shard(index, name) for name in sorted(set(weight_map.values()))}
+        return {tensor: files[name] for tensor, name in weight_map.items()}
+
+
+def shards_of(index: Path) -> list[Path]:
+    """The files that an index names, each once, by name."""
+    return sorted(set(read_shard_index(index).values()))
 
 
 def load_json(content: bytes) -> Any:
@@ -94,7 +85,7 @@ def _shard(index: Path, name: str) -> Path:
 
 
 def check_places(
-    index: Path, weight_map: Mapping[str, str], names: Mapping[Path, Iterable[str]]
+    index: Path, weight_map: Mapping[str, Path], names: Mapping[Path, Iterable[str]]
 ) -> None:
     """Check that every tensor lies in the file that the index names, and in that one alone.
 
@@ -106,16 +97,13 @@ def check_places(
     Raises:
         InputError: Index and files do not agree.
     """
-    places: dict[str, str] = {}
+    places: dict[str, Path] = {}
     with reading("sharded checkpoint", index):
         for file, held in names.items():
             for name in held:
-                if name in places:
-                    raise ValueError(f"{name!r:.200} lies in both {places[name]} and {file.name}")
-                places[name] = file.name
+                if (first := places.setdefault(name, file)) != file:
+                    raise ValueError(f"{name!r:.200} lies in both {first.name} and {file.name}")
         wrong = [n for n in {**weight_map, **places} if places.get(n) != weight_map.get(n)]
         if wrong:
-            raise ValueError(
-                "it and its files do not agree on where "
-                f"{', '.join(f'{name!r:.200}' for name in wrong[:_SHOWN])} are, of {len(wrong)}"
-            )
+            shown = ", ".join(f"{name!r:.200}" for name in wrong[:_SHOWN])
+            raise ValueError(f"it and its files do not agree on where {shown} are, of {len(wrong)}")

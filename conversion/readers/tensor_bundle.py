@@ -7,10 +7,10 @@ TensorShapeProto, TensorSliceProto and VersionDef of tensorflow/core/framework i
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .mapped import byte_size
-from .protobuf import Damaged, Message
+from .protobuf import Damaged, parse
 
 #: DataType of tensorflow/core/framework/types.proto: those of `DTYPES`, and strings.
 TF_DTYPES = {
@@ -33,8 +33,7 @@ VERSION = 1
 Slice = tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """What a bundle says about one tensor, about a part of one, or about one stored in parts."""
 
     dtype: str
@@ -48,38 +47,30 @@ class Entry:
     """How many bytes it has."""
     crc: int
     """Their masked crc32c."""
-    slices: tuple[Slice, ...] = ()
+    slices: tuple[Slice, ...]
     """Its parts, where it is stored in parts: each has an entry under `slice_key`."""
 
 
 def read_header(record: bytes) -> tuple[int, int]:
-    """Read the record under the empty key, the first one.
-
-    Args:
-        record: Its bytes.
-
-    Returns:
-        The number of data files, and the version of the format that it was written in.
+    """Read the record under the empty key: the number of data files, and the format's version.
 
     Raises:
         Damaged: It is no such record, or of another format, version or byte order.
     """
-    header = Message(record)
-    if header.contents(1):
+    numbers, messages = parse(record)
+    if messages[1]:
         # SavedTensorSlices, the first record of the format before this one, of which all is in
         # one file, begins with a message.
         raise Damaged("it is of TensorFlow's first format (V1); save it by tf.train.Saver again")
-    shards = header.number(1)
-    version = oldest_reader = 0
-    for numbers in header.messages(3):
-        version, oldest_reader = numbers.number(1), numbers.number(2)
+    shards = numbers.get(1, 0)
+    versions = parse(messages[3][-1])[0] if messages[3] else {}
     if shards < 1:
         raise Damaged(f"it claims {shards} data files")
-    if header.number(2):
+    if numbers.get(2):
         raise Damaged("it was written on a big-endian machine")
-    if oldest_reader > VERSION:
-        raise Damaged(f"it is for readers of version {oldest_reader} on, not {VERSION}")
-    return shards, version
+    if versions.get(2, 0) > VERSION:
+        raise Damaged(f"it is for readers of version {versions[2]} on, not {VERSION}")
+    return shards, versions.get(1, 0)
 
 
 def read_entry(record: bytes) -> Entry:
@@ -88,37 +79,26 @@ def read_entry(record: bytes) -> Entry:
     Raises:
         Damaged: It is no such record, or one that no tensor can have.
     """
-    entry = Message(record)
-    shape = _shape(entry)
-    dtype, offset, size = entry.number(1), entry.number(4), entry.number(5)
+    numbers, messages = parse(record)
+    shape: tuple[int, ...] = ()
+    for content in messages[2]:
+        rank, axes = parse(content)
+        if rank.get(3):
+            raise Damaged("its number of dimensions is not known")
+        shape = tuple(parse(axis)[0].get(1, 0) for axis in axes[2])
+    if min(shape, default=0) < 0 or byte_size(shape, "uint8") is None:
+        raise Damaged(f"it has the shape {list(shape)!s:.200}")
+    dtype, shard, offset, size, crc = (numbers.get(field, 0) for field in (1, 3, 4, 5, 6))
     if dtype < 1:
         raise Damaged("it has no dtype")
     if offset < 0 or size < 0:
         raise Damaged(f"it has {size} bytes from byte {offset} on")
-    return Entry(
-        dtype=TF_DTYPES.get(dtype, f"DataType {dtype}"),
-        shape=shape,
-        shard=entry.number(3),
-        offset=offset,
-        size=size,
-        crc=entry.number(6),
-        slices=tuple(map(_slice, entry.messages(7))),
-    )
-
-
-def _shape(entry: Message) -> tuple[int, ...]:
-    sizes: tuple[int, ...] = ()
-    for shape in entry.messages(2):
-        if shape.number(3):
-            raise Damaged("its number of dimensions is not known")
-        sizes = tuple(dimension.number(1) for dimension in shape.messages(2))
-    if min(sizes, default=0) < 0 or byte_size(sizes, "uint8") is None:
-        raise Damaged(f"it has the shape {list(sizes)!s:.200}")
-    return sizes
-
-
-def _slice(message: Message) -> Slice:
-    return tuple((extent.number(1), extent.number(2, -1)) for extent in message.messages(1))
+    slices = []
+    for content in messages[7]:
+        extents = [parse(extent)[0] for extent in parse(content)[1][1]]
+        slices.append(tuple((extent.get(1, 0), extent.get(2, -1)) for extent in extents))
+    kind = TF_DTYPES.get(dtype, f"DataType {dtype}")
+    return Entry(kind, shape, shard, offset, size, crc, tuple(slices))
 
 
 def slice_key(name: bytes, part: Slice) -> bytes:

@@ -6,11 +6,10 @@ tensors' bytes lie in `PREFIX.data-00000-of-00001` and its like.
 
 from __future__ import annotations
 
-import mmap
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,7 +19,7 @@ from ..tensors import DTYPES, Checkpoint, Unread
 from .mapped import byte_size, map_file, reading, tensor_at
 from .protobuf import Damaged
 from .sstable import is_table, masked_crc32c, read_table
-from .tensor_bundle import Entry, Slice, read_entry, read_header, slice_key
+from .tensor_bundle import Entry, read_entry, read_header, slice_key
 
 _PART = re.compile(r"\.(index|meta|data-[0-9]{5}-of-[0-9]{5})")
 
@@ -53,109 +52,88 @@ def read_tf1(index: Path) -> Checkpoint:
     with reading("TensorFlow", index):
         if not is_table(index):
             raise Damaged("its last bytes are not the footer of a table")
-        bundle = _Bundle(index)
-        tensors = {
-            _name(key): bundle.tensor(key, entry)
-            for key, entry in bundle.entries.items()
-            if key not in bundle.parts
-        }
-        files = (index, *map(bundle.data_file, sorted(bundle.maps)))
-    software = f"TensorFlow (tensor bundle, version {bundle.version})"
-    return Checkpoint(tensors, software, files=files)
-
-
-class _Bundle:
-    """The records of an index, and the data files in memory."""
-
-    def __init__(self, index: Path) -> None:
-        self._index = index
         records = read_table(index)
         key, header = next(records, (None, b""))
         if key != b"":
             raise Damaged("its first record is not a header")
-        self._shards, self.version = read_header(header)
-        self.entries: dict[bytes, Entry] = {}
+        shards, version = read_header(header)
+        entries: dict[bytes, Entry] = {}
         for key, record in records:
             try:
-                self.entries[key] = read_entry(record)
+                entries[key] = read_entry(record)
             except Damaged as error:
                 raise Damaged(f"the record of {_shown(key)} is wrong: {error}") from None
-        entries = self.entries.items()
-        self.parts = {slice_key(key, part) for key, entry in entries for part in entry.slices}
-        self.maps: dict[int, mmap.mmap | bytes] = {}
-        for shard in {entry.shard for entry in self.entries.values() if not entry.slices}:
-            file = self.data_file(shard)
-            if not file.is_file() or not 0 <= shard < self._shards:
-                raise InputError(
-                    f"{file} is missing",
-                    f"the data files that {index.name} names",
-                    "put them beside it",
-                )
-            self.maps[shard] = map_file(file) if file.stat().st_size else b""
-        stored = sum(entry.size for entry in self.entries.values() if not entry.slices)
-        if stored > self._size:
-            raise Damaged(f"its tensors take {stored} bytes, more than all the data files")
-
-    @property
-    def _size(self) -> int:
-        return sum(map(len, self.maps.values()))
-
-    def data_file(self, shard: int) -> Path:
-        """The file of a number."""
-        prefix = self._index.name.removesuffix(".index")
-        return self._index.with_name(f"{prefix}.data-{shard:05d}-of-{self._shards:05d}")
-
-    def tensor(self, key: bytes, entry: Entry) -> Tensor | Unread:
-        """Read a tensor; it lies in the mapped file where it can."""
-        if entry.dtype not in DTYPES:
-            return Unread(entry.shape, entry.dtype)
-        size = byte_size(entry.shape, entry.dtype)
-        if size is None or size > self._size:
-            raise Damaged(f"{_shown(key)} takes {size} bytes, more than all the data files")
-        if entry.slices:
-            return self._joined(key, entry)
-        data = self.maps[entry.shard]
-        if entry.size != size or entry.offset + size > len(data):
-            raise Damaged(
-                f"{_shown(key)} has {entry.size} bytes from {entry.offset} on in "
-                f"{self.data_file(entry.shard).name} of {len(data)} bytes, and takes {size}"
-            )
-        content = np.frombuffer(data, np.uint8, size, entry.offset) if size else b""
-        if (checksum := masked_crc32c(content)) != entry.crc:
-            raise Damaged(
-                f"the bytes of {_shown(key)} in {self.data_file(entry.shard).name} have the crc32c "
-                f"{checksum:08x}, not {entry.crc:08x}"
-            )
-        return tensor_at(data, entry.offset, entry.shape, entry.dtype)
-
-    def _joined(self, key: bytes, entry: Entry) -> Tensor:
-        whole = torch.empty(entry.shape, dtype=DTYPES[entry.dtype])
-        covered = torch.zeros(entry.shape, dtype=torch.bool)
-        for part in entry.slices:
-            stored = self.entries.get(slice_key(key, part))
-            if stored is None or stored.slices:
-                raise Damaged(f"{_shown(key)} lacks its part {part!s:.200}")
-            place = _place(entry, part)
-            shape = tuple(extent.stop - extent.start for extent in place)
-            if stored.shape != shape or stored.dtype != entry.dtype or covered[place].any():
-                raise Damaged(f"{_shown(key)} has a part {part!s:.200} that does not fit into it")
-            covered[place] = True
-            read = self.tensor(slice_key(key, part), stored)
-            assert isinstance(read, Tensor)  # of a dtype that is read
-            whole[place] = read
-        if not covered.all():
-            raise Damaged(f"the parts of {_shown(key)} do not cover it")
-        return whole
+        stored = [entry for entry in entries.values() if not entry.slices]
+        files = {shard: _data_file(index, shard, shards) for shard in {e.shard for e in stored}}
+        maps = {shard: map_file(file) for shard, file in files.items()}
+        size = sum(map(len, maps.values()))
+        if (claimed := sum(entry.size for entry in stored)) > size:
+            raise Damaged(f"its tensors take {claimed} bytes, more than all the data files")
+        parts = {slice_key(key, part) for key, entry in entries.items() for part in entry.slices}
+        tensors = {
+            _name(key): _tensor(key, entries, maps, size) for key in entries if key not in parts
+        }
+    software = f"TensorFlow (tensor bundle, version {version})"
+    return Checkpoint(tensors, software, files=(index, *sorted(files.values())))
 
 
-def _place(whole: Entry, part: Slice) -> tuple[slice, ...]:
-    places = []
-    for (start, length), size in zip(part, whole.shape, strict=True):
-        stop = size if length < 0 else start + length
-        if not 0 <= start <= stop <= size:
+def _data_file(index: Path, shard: int, shards: int) -> Path:
+    name = f"{index.name.removesuffix('.index')}.data-{shard:05d}-of-{shards:05d}"
+    file = index.with_name(name)
+    if not file.is_file() or not 0 <= shard < shards:
+        expected = f"the data files that {index.name} names"
+        raise InputError(f"{file} is missing", expected, "put them beside it")
+    return file
+
+
+def _tensor(
+    key: bytes, entries: Mapping[bytes, Entry], maps: Mapping[int, Tensor], most: int
+) -> Tensor | Unread:
+    """Read a tensor; it lies in the mapped file where it can."""
+    entry = entries[key]
+    if entry.dtype not in DTYPES:
+        return Unread(entry.shape, entry.dtype)
+    size = byte_size(entry.shape, entry.dtype)
+    if size is None or size > most:
+        raise Damaged(f"{_shown(key)} takes {size} bytes, more than all the data files")
+    if entry.slices:
+        return _joined(key, entries, maps, most)
+    data = maps[entry.shard]
+    if entry.size != size or entry.offset + size > len(data):
+        raise Damaged(
+            f"{_shown(key)} has {entry.size} bytes from {entry.offset} on in data file "
+            f"{entry.shard} of {len(data)} bytes, and takes {size}"
+        )
+    if masked_crc32c(data[entry.offset : entry.offset + size].numpy()) != entry.crc:
+        raise Damaged(f"the bytes of {_shown(key)} in data file {entry.shard} have a wrong crc32c")
+    return tensor_at(data, entry.offset, entry.shape, entry.dtype)
+
+
+def _joined(
+    key: bytes, entries: Mapping[bytes, Entry], maps: Mapping[int, Tensor], most: int
+) -> Tensor:
+    entry = entries[key]
+    whole = torch.empty(entry.shape, dtype=DTYPES[entry.dtype])
+    covered = torch.zeros(entry.shape, dtype=torch.bool)
+    for part in entry.slices:
+        stored = entries.get(slice_key(key, part))
+        if stored is None or stored.slices:
+            raise Damaged(f"{_shown(key)} lacks its part {part!s:.200}")
+        extents = zip(part, entry.shape, strict=True)
+        place = tuple(slice(a, a + n if n >= 0 else size) for (a, n), size in extents)
+        bounds = zip(place, entry.shape, strict=True)
+        if not all(0 <= extent.start <= extent.stop <= size for extent, size in bounds):
             raise Damaged(f"a part {part!s:.200} lies outside of its tensor")
-        places.append(slice(start, stop))
-    return tuple(places)
+        shape = tuple(extent.stop - extent.start for extent in place)
+        if stored.shape != shape or stored.dtype != entry.dtype or covered[place].any():
+            raise Damaged(f"{_shown(key)} has a part {part!s:.200} that does not fit into it")
+        covered[place] = True
+        read = _tensor(slice_key(key, part), entries, maps, most)
+        assert isinstance(read, Tensor)  # of a dtype that is read
+        whole[place] = read
+    if not covered.all():
+        raise Damaged(f"the parts of {_shown(key)} do not cover it")
+    return whole
 
 
 def _name(key: bytes) -> str:

@@ -12,19 +12,17 @@ Nothing of a checkpoint is run: see `pickles`.
 from __future__ import annotations
 
 import io
-import math
-import mmap
 import zipfile
 import zlib
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import torch
 from torch import Tensor
 
-from ..tensors import DTYPES, Checkpoint, Unread
-from .mapped import map_file, most_bytes, read_at, reading, tensor_at
-from .pickles import Instance, Storage, TensorRecord, is_key, load_inert
+from ..tensors import Checkpoint, Unread, known
+from .mapped import map_file, most_bytes, read_at, reading
+from .pickles import Instance, is_key, load_inert
 
 #: 0x1950A86A20F9469CFC6C as a pickled int, whatever the protocol (2 is the usual one).
 _LEGACY_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa85019")
@@ -41,9 +39,6 @@ _MAX_NAME = 1000
 _MAX_CHARACTERS = 1 << 25
 _NAME_OVERHEAD = 32
 
-#: Where each storage starts in the file.
-Places = dict[str, int]
-
 
 def read_torch(path: Path) -> Checkpoint:
     """Read a file of `torch.save`: `pytorch_model.bin`, `.pt`, `.pth`, codertimo's `.ep0`.
@@ -56,33 +51,31 @@ def read_torch(path: Path) -> Checkpoint:
         InputError: The file cannot be read, is none of the containers, is damaged, or its pickle
             would run code.
     """
-    data = map_file(path)
-    with reading("PyTorch", path):
-        if data[:4] == _ZIP_MAGIC:
-            root, places = _open_zip(data, path)
+    with reading("PyTorch", path), path.open("rb") as file:
+        data = map_file(path)
+        head = read_at(path, 0, 32)
+        if head.startswith(_ZIP_MAGIC):
+            root = _read_zip(data, path)
             software = "PyTorch, zip container (torch 1.6 or later)"
-        elif _LEGACY_MAGIC in data[:32]:
-            root, places = _open_legacy(data, path)
+        elif _LEGACY_MAGIC in head:
+            root = _read_legacy(data, file, path)
             software = "PyTorch, legacy container (the only one before torch 1.6)"
         else:
-            if data[:1] == _PICKLE or data[-1:] == _PICKLE_END:
+            if head.startswith(_PICKLE) or read_at(path, -1, 1) == _PICKLE_END:
                 # A plain pickle: the user is told first what it would run.
-                load_inert(cast(IO[bytes], data), path)
+                load_inert(file, path)
             raise ValueError("it is no file of torch.save, or one of torch 0.1")
         if not isinstance(root, dict | Instance):
             raise ValueError("it holds neither a state dict nor a module; save its state_dict()")
         walk = _Walk()
         walk.visit(root, "", 0)
-        if sum(math.prod(it.shape) for it in walk.records.values()) * 8 > most_bytes(path):
+        views = [item for item in walk.tensors.values() if isinstance(item, Tensor)]
+        if sum(view.numel() for view in views) * 8 > most_bytes(path):
             raise ValueError("its tensors show the same few numbers many times")
-        tensors = {
-            name: record if isinstance(record, Unread) else _tensor(data, places, record)
-            for name, record in walk.records.items()
-        }
-    return Checkpoint(tensors, software, walk.attributes)
+    return Checkpoint(walk.tensors, software, walk.attributes)
 
 
-def _open_zip(data: mmap.mmap, path: Path) -> tuple[Any, Places]:
+def _read_zip(data: Tensor, path: Path) -> Any:
     with zipfile.ZipFile(path) as archive:
         entries = {info.filename: info for info in archive.infolist()}
         if len(entries) < len(archive.infolist()):
@@ -91,51 +84,53 @@ def _open_zip(data: mmap.mmap, path: Path) -> tuple[Any, Places]:
         raise ValueError("its entries take more bytes than it has")
     # torch.serialization.set_crc32_options(False) writes zeros.
     is_summed = any(info.CRC for info in entries.values())
-    starts = {name: _start(data, info, is_summed) for name, info in entries.items()}
-
-    def content(name: str) -> bytes:
-        return data[starts[name] : starts[name] + entries[name].file_size]
-
+    contents = {name: _content(data, info, is_summed) for name, info in entries.items()}
     pickles = [name for name in entries if _is_pickle(name)]
     if len(pickles) != 1:
         raise ValueError(f"it holds {len(pickles)} pickles `<name>/data.pkl`")
     folder = pickles[0].removesuffix("data.pkl")
     if f"{folder}constants.pkl" in entries:
         raise ValueError("it is a TorchScript program; save its state_dict() by torch.save")
-    order = f"{folder}byteorder"
-    if order in entries and content(order) != b"little":
+    order = contents.get(f"{folder}byteorder")
+    if order is not None and order.numpy().tobytes() != b"little":
         raise ValueError(_OTHER_ORDER)
-    root, storages = load_inert(io.BytesIO(content(pickles[0])), path)
-    places = {}
-    for key, storage in storages.items():
+
+    def storage_of(key: str, dtype: torch.dtype, size: int) -> Tensor:
         name = f"{folder}data/{key}"
-        if name not in entries:
+        if name not in contents:
             raise ValueError(f"it has no entry {name:.200}")
-        if storage.dtype in DTYPES and entries[name].file_size != _bytes(storage):
-            size = entries[name].file_size
-            raise ValueError(f"it names {_bytes(storage)} bytes in an entry of {size}")
-        places[key] = starts[name]
-    return root, places
+        content, claimed = contents[name], size * dtype.itemsize
+        if len(content) != claimed:
+            raise ValueError(f"it names {claimed} bytes in an entry of {len(content)}")
+        return _flat(content, dtype)
+
+    return load_inert(io.BytesIO(contents[pickles[0]].numpy().data), path, storage_of)[0]
 
 
-def _start(data: mmap.mmap, info: zipfile.ZipInfo, is_summed: bool) -> int:
-    """Where the content of an entry starts; its checksum is compared."""
+def _content(data: Tensor, info: zipfile.ZipInfo, is_summed: bool) -> Tensor:
+    """The bytes of an entry, whose checksum is compared."""
     at = info.header_offset
-    sizes = (int.from_bytes(data[at + place : at + place + 2], "little") for place in (26, 28))
-    start = at + 30 + sum(sizes)
-    end = start + info.file_size
+    header = data[at : at + 30].numpy().tobytes()  # its last numbers: two sizes of what follows
+    start = (
+        at + 30 + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:], "little")
+    )
+    content = data[start : start + info.file_size]
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
         raise ValueError(f"its entry {info.filename!r:.200} is compressed or encrypted")
-    if data[at : at + 4] != _ZIP_MAGIC or info.file_size != info.compress_size or end > len(data):
+    whole = len(content) == info.file_size == info.compress_size
+    if not whole or not header.startswith(_ZIP_MAGIC):
         raise ValueError(f"it ends within its entry {info.filename!r:.200}, or gives it two sizes")
-    with memoryview(data) as whole, whole[start:end] as content:
-        if is_summed and zlib.crc32(content) != info.CRC:
-            raise ValueError(f"it has a wrong crc32 in {info.filename!r:.200}")
-    return start
+    if is_summed and zlib.crc32(content.numpy().data) != info.CRC:
+        raise ValueError(f"it has a wrong crc32 in {info.filename!r:.200}")
+    return content
 
 
-def _open_legacy(data: mmap.mmap, path: Path) -> tuple[Any, Places]:
-    file = cast(IO[bytes], data)
+def _flat(content: Tensor, dtype: torch.dtype) -> Tensor:
+    aligned = content.storage_offset() % dtype.itemsize == 0
+    return (content if aligned else content.clone()).view(dtype)
+
+
+def _read_legacy(data: Tensor, file: IO[bytes], path: Path) -> Any:
     load_inert(file, path)  # the magic number
     protocol, _ = load_inert(file, path)
     if protocol != _LEGACY_PROTOCOL:
@@ -143,41 +138,31 @@ def _open_legacy(data: mmap.mmap, path: Path) -> tuple[Any, Places]:
     system, _ = load_inert(file, path)
     if not isinstance(system, dict) or system.get("little_endian") is not True:
         raise ValueError(_OTHER_ORDER)
-    root, storages = load_inert(file, path)
+    start = file.tell()
+    _, storages = load_inert(file, path)
     keys, _ = load_inert(file, path)
     if not isinstance(keys, list) or sorted(keys) != sorted(storages):
         raise ValueError("it lists other storages than its pickle names")
-    places, at = {}, file.tell()
+    found, at = {}, file.tell()
     for key in keys:
         storage = storages[key]
-        if storage.dtype not in DTYPES:
-            raise ValueError(f"a storage holds {storage.dtype}")
-        if int.from_bytes(data[at : at + 8], "little") != storage.size:
+        if int.from_bytes(data[at : at + 8].numpy().tobytes(), "little") != len(storage):
             raise ValueError(f"it gives storage {key[:80]!r} two sizes")
-        places[key] = at + 8
-        at += 8 + _bytes(storage)
-        if at > len(data):
+        content = data[at + 8 : at + 8 + storage.nbytes]
+        if len(content) < storage.nbytes:
             raise ValueError(f"it ends within storage {key[:80]!r}")
-    return root, places
-
-
-def _bytes(storage: Storage) -> int:
-    return storage.size * DTYPES[storage.dtype].itemsize
-
-
-def _tensor(data: mmap.mmap, places: Places, record: TensorRecord) -> Tensor:
-    dtype, storage = record.storage.dtype, record.storage
-    if not record.span:
-        return torch.empty(record.shape, dtype=DTYPES[dtype])
-    first = places[storage.key] + (storage.start + record.offset) * DTYPES[dtype].itemsize
-    return tensor_at(data, first, (record.span,), dtype).as_strided(record.shape, record.strides)
+        found[key] = _flat(content, storage.dtype)
+        at += 8 + storage.nbytes
+    # The places are known behind the pickle alone: it is read again, now with the numbers.
+    file.seek(start)
+    return load_inert(file, path, lambda key, *_: found[key])[0]
 
 
 class _Walk:
     """Everything in a pickled value, by dotted names."""
 
     def __init__(self) -> None:
-        self.records: dict[str, TensorRecord | Unread] = {}
+        self.tensors: dict[str, Tensor | Unread] = {}
         self.attributes: dict[str, int | float | bool | str] = {}
         self._characters = 0
 
@@ -189,12 +174,12 @@ class _Walk:
                 self.visit(item, self._join(name, key), depth + 1)
         elif isinstance(value, Instance) and isinstance(value.state.get("_modules"), dict):
             self._visit_module(value.state, name, depth)
-        elif isinstance(value, TensorRecord | Unread):
-            if name in self.records:
+        elif isinstance(value, Tensor | Unread):
+            if name in self.tensors:
                 raise ValueError(f"it has tensor {name!r} twice")
             if isinstance(value, Unread) and not value.shape:
                 raise ValueError(f"tensor {name!r} is {value.dtype}; save it as a dense one")
-            self.records[name] = value
+            self.tensors[name] = known(value)
 
     def _visit_module(self, state: dict[Any, Any], prefix: str, depth: int) -> None:
         """The order is that of `torch.nn.Module.state_dict`: parameters, buffers, children."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO
 
 from hf_bert_impl.conversion.readers import sstable
 from hf_bert_impl.conversion.readers.protobuf import BYTES, FIXED32, VARINT
@@ -42,80 +41,40 @@ def write_header() -> bytes:
     return number_field(1, 1) + bytes_field(3, number_field(1, VERSION))
 
 
-def write_table(
-    path: Path, entries: Iterable[tuple[bytes, bytes]], block_size: int = 1 << 18
-) -> None:
-    """Write a table as TensorFlow does, byte for byte, without compression.
-
-    Args:
-        path: The file; one that exists is replaced.
-        entries: Keys, strictly increasing, with their values.
-
-    Raises:
-        ValueError: google-crc32c is not installed.
-        OSError: The file cannot be written.
-    """
-    with path.open("wb") as file:
-        index = BlockBuilder(restart_interval=1)
-        block = BlockBuilder(sstable.RESTART_INTERVAL)
-        for key, value in entries:
-            if block.size >= block_size:
-                index.add(_between(block.last, key), write_block(file, block))
-                block = BlockBuilder(sstable.RESTART_INTERVAL)
-            block.add(key, value)
-        index.add(_between(block.last, b"\xff"), write_block(file, block))
-        footer = write_block(file, BlockBuilder(sstable.RESTART_INTERVAL))  # no metadata
-        footer += write_block(file, index)
-        file.write(footer.ljust(sstable.FOOTER_SIZE - len(sstable.MAGIC), b"\0") + sstable.MAGIC)
+def block(*entries: tuple[int, bytes, bytes]) -> bytes:
+    """Entries as (bytes shared with the key before, rest of the key, value)."""
+    content = b"".join(
+        varint(shared) + varint(len(rest)) + varint(len(value)) + rest + value
+        for shared, rest, value in entries
+    )
+    return content + bytes(4) + (1).to_bytes(4, "little")  # one restart, at the start
 
 
-def write_block(file: BinaryIO, block: BlockBuilder) -> bytes:
-    offset = file.tell()
-    content = block.finish() + bytes([sstable.PLAIN])
-    file.write(content + sstable.masked_crc32c(content).to_bytes(4, "little"))
-    return varint(offset) + varint(len(content) - 1)
+def table(
+    file: Path,
+    *blocks: bytes,
+    kind: int = sstable.PLAIN,
+    handles: list[tuple[int, int]] | None = None,
+) -> Path:
+    """A table of given blocks with good checksums; `handles` replaces the list of blocks."""
+    content = b""
+    places = []
+    for one in blocks:
+        places.append((len(content), len(one)))
+        content += stored(one, kind)
+    listed = [varint(a) + varint(b) for a, b in (places if handles is None else handles)]
+    index = block(*((0, b"%03d" % number, handle) for number, handle in enumerate(listed)))
+    footer = varint(0) + varint(0) + varint(len(content)) + varint(len(index))
+    content += stored(index, sstable.PLAIN)
+    file.write_bytes(content + footer.ljust(40, b"\0") + sstable.MAGIC)
+    return file.with_suffix("")
 
 
-def _between(last: bytes, following: bytes) -> bytes:
-    """A short key that is not below `last` and, where that can be, below `following`."""
-    shared = _shared(last, following)
-    if shared < min(len(last), len(following)) and last[shared] + 1 < following[shared]:
-        return last[:shared] + bytes([last[shared] + 1])
-    return last
+def stored(content: bytes, kind: int) -> bytes:
+    content += bytes([kind])
+    return content + sstable.masked_crc32c(content).to_bytes(4, "little")
 
 
-def _shared(one: bytes, other: bytes) -> int:
-    """How many bytes are the same in front."""
-    for position, (a, b) in enumerate(zip(one, other, strict=False)):
-        if a != b:
-            return position
-    return min(len(one), len(other))
-
-
-class BlockBuilder:
-    def __init__(self, restart_interval: int) -> None:
-        self.last = b""
-        self._interval = restart_interval
-        self._content = bytearray()
-        self._restarts = [0]
-        self._since_restart = 0
-
-    @property
-    def size(self) -> int:
-        return len(self._content) + 4 * len(self._restarts) + 4
-
-    def add(self, key: bytes, value: bytes) -> None:
-        shared = 0
-        if self._since_restart < self._interval:
-            shared = _shared(self.last, key)
-        else:
-            self._restarts.append(len(self._content))
-            self._since_restart = 0
-        self._content += varint(shared) + varint(len(key) - shared) + varint(len(value))
-        self._content += key[shared:] + value
-        self.last = key
-        self._since_restart += 1
-
-    def finish(self) -> bytes:
-        numbers = [*self._restarts, len(self._restarts)]
-        return bytes(self._content) + b"".join(n.to_bytes(4, "little") for n in numbers)
+def write_table(path: Path, entries: Iterable[tuple[bytes, bytes]]) -> None:
+    """A table of one block."""
+    table(path, block(*((0, key, value) for key, value in entries)))

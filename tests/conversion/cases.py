@@ -116,14 +116,20 @@ class Format:
 
     def refuse(self, path: Path, match: str | None = None) -> str:
         """Hold that reading everything ends in one short line that names the file; the line."""
-        with pytest.raises(InputError, match=match) as raised:
-            self.read(path)
-        message = str(raised.value)
-        assert path.name.split(".")[0] in message
-        assert "; expected " in message
-        assert "\n" not in message
-        assert len(message) < 900
-        return message
+        line = refused(lambda: self.read(path), match)
+        assert path.name.split(".")[0] in line
+        return line
+
+
+def refused(run: Callable[[], Any], match: str | None = None) -> str:
+    """Hold that a call ends in one short line; the line."""
+    with pytest.raises(InputError, match=match) as raised:
+        run()
+    line = str(raised.value)
+    assert "; expected " in line
+    assert "\n" not in line
+    assert len(line) < 900
+    return line
 
 
 def by_safetensors(path: Path) -> dict[str, torch.Tensor]:

@@ -25,6 +25,7 @@ from tests.conversion.cases import (
     FIXTURES,
     edited,
     pack,
+    refused,
     tar,
     zipped,
 )
@@ -50,12 +51,7 @@ def refuse(tmp_path):
     def refuse(content, match=None):
         path = tmp_path / "bad.archive"
         path.write_bytes(content)
-        with pytest.raises(InputError, match=match) as raised:
-            open_archive(path, tmp_path / "here" / "into")
-        message = str(raised.value)
-        assert path.name in message
-        assert "\n" not in message
-        assert len(message) < 900
+        assert path.name in refused(lambda: open_archive(path, tmp_path / "here/into"), match)
         assert sorted(tmp_path.rglob("*")) == [path, tmp_path / "here", tmp_path / "here" / "into"]
 
     return refuse
@@ -133,10 +129,8 @@ def test_other_files_are_no_archives(tmp_path):
 
 ELSEWHERE = ["../out", "a/../../out", "/out", "//out", "a/..", "C:out", "C:\\out", "..\\out"]
 ELSEWHERE += ["a\\b", "a\nb", "a\rb", "/".join("a" * 40)]
-#: Names that some system takes for one, or that stand for a file and a folder.
-TAKEN = [["a", "a"], ["a", "A"], ["a/b", "./a//b"], ["Straße", "STRASSE"], ["ﬁle", "file"]]
-TAKEN += [["é", "e\u0301"], ["a", "a."], ["a", "a "], ["a/", "a"], ["a", "a/b"], ["A", "a/b"]]
-TAKEN += [["a/b", "a"], ["."]]
+#: One name twice, or one that stands for a file and a folder.
+TAKEN = [["a", "a"], ["a/b", "./a//b"], ["a/", "a"], ["a", "a/b"], ["a/b", "a"], ["."]]
 
 
 def members(names):

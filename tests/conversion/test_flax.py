@@ -82,6 +82,7 @@ FILES = {
     "cut": (b"\x81\xa1a\xcb\0\0", "incomplete input"),
     "more behind": (b"\x81\xa1a\x01\x00", "extra data"),
     "vast table": (b"\xdf\xff\xff\xff\xff\xa1a\x01", "is damaged"),
+    "many entries": (msgpack.packb({str(n): [1] * 1000 for n in range(200)}), "more than 131072"),
     "deep lists": (b"\x81\xa1a" + b"\x91" * 100_000 + b"\x01", "is damaged"),
     "long names": (  # a long key in front of many short ones would be that many long names
         msgpack.packb({"k" * 60_000: {str(number): 1 for number in range(2000)}}),

@@ -17,11 +17,12 @@ import torch
 from hf_bert_impl.conversion.readers import sstable
 from hf_bert_impl.conversion.readers.tensor_bundle import slice_key
 from hf_bert_impl.conversion.tensors import Unread
-from tests.conversion import bundles
 from tests.conversion.bundles import (
+    block,
     bytes_field,
     fixed32_field,
     number_field,
+    table,
     varint,
     write_header,
     write_table,
@@ -48,22 +49,15 @@ def test_what_is_listed():
     assert not [name for name in found.tensors if "\0" in name]
 
 
-def write_snappy_block(file, block):
-    offset = file.tell()
-    content = bytes(cramjam.snappy.compress_raw(block.finish())) + bytes([sstable.SNAPPY])
-    file.write(content + sstable.masked_crc32c(content).to_bytes(4, "little"))
-    return varint(offset) + varint(len(content) - 1)
-
-
 @pytest.mark.parametrize("compressed", [True, False])
-def test_index_of_several_blocks(tmp_path, compressed, monkeypatch):
-    records = [
-        (f"layer_{i % 97:02}/a_rather_long_name_{i:04}".encode(), b"x" * i) for i in range(999)
-    ]
+def test_index_of_several_blocks(tmp_path, compressed):
+    records = [(f"layer_{i:04}/a_rather_long_name".encode(), b"x" * i) for i in range(999)]
+    parts = [records[start : start + 100] for start in range(0, 999, 100)]
+    blocks = [block(*((0, key, value) for key, value in part)) for part in parts]
     if compressed:
-        monkeypatch.setattr(bundles, "write_block", write_snappy_block)
-    write_table(tmp_path / "m.index", sorted(records), 1 << 14)
-    assert list(sstable.read_table(tmp_path / "m.index")) == sorted(records)
+        blocks = [bytes(cramjam.snappy.compress_raw(one)) for one in blocks]
+    table(tmp_path / "m.index", *blocks, kind=sstable.SNAPPY if compressed else sstable.PLAIN)
+    assert list(sstable.read_table(tmp_path / "m.index")) == records
 
 
 def test_keys_of_parts():
@@ -116,35 +110,6 @@ def bundle(folder, *records, data=DATA):
     write_table(folder / "m.index", records)
     (folder / "m.data-00000-of-00001").write_bytes(data)
     return folder / "m"
-
-
-def block(*entries):
-    """Entries as (shared, rest of the key, value)."""
-    content = b"".join(
-        varint(shared) + varint(len(rest)) + varint(len(value)) + rest + value
-        for shared, rest, value in entries
-    )
-    return content + bytes(4) + (1).to_bytes(4, "little")  # one restart, at the start
-
-
-def table(file, *blocks, kind=sstable.PLAIN, handles=None):
-    """A table of given blocks with good checksums; `handles` replaces the list of blocks."""
-    content = b""
-    places = []
-    for one in blocks:
-        places.append((len(content), len(one)))
-        content += stored(one, kind)
-    listed = [varint(a) + varint(b) for a, b in (places if handles is None else handles)]
-    index = block(*((0, b"%03d" % number, handle) for number, handle in enumerate(listed)))
-    footer = varint(0) + varint(0) + varint(len(content)) + varint(len(index))
-    content += stored(index, sstable.PLAIN)
-    file.write_bytes(content + footer.ljust(40, b"\0") + sstable.MAGIC)
-    return file.with_suffix("")
-
-
-def stored(content, kind):
-    content += bytes([kind])
-    return content + sstable.masked_crc32c(content).to_bytes(4, "little")
 
 
 def test_missing_files(tmp_path):
@@ -242,8 +207,8 @@ TABLES = {
     "beyond": ([ENTRIES], {"handles": [((1 << 64) - 1, 0)]}, "beyond byte"),
     "within": ([ENTRIES], {"handles": [(0, len(ENTRIES))] * 2}, "byte 0 lies within another"),
     "snappy length": ([varint((1 << 32) - 1) + b"\0a"], SNAPPY, "claims too great a length"),
-    "snappy content": ([varint(9) + b"\0a"], SNAPPY, "cannot be decompressed"),
-    "snappy of nothing": ([b""], SNAPPY, "shorter than|cannot be decompressed"),
+    "snappy content": ([varint(9) + b"\0a"], SNAPPY, "snappy"),
+    "snappy of nothing": ([b""], SNAPPY, "shorter than|snappy"),
     "other compression": ([ENTRIES], {"kind": 2}, "compressed by method 2"),
 }
 

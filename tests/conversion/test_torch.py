@@ -341,3 +341,12 @@ def test_entries_that_are_twice_or_compressed(tmp_path):
 def test_views_that_lie(zipped, offset, shape, strides, tmp_path):
     path = save(tmp_path / "bad.bin", {"a": view(6, offset, shape, strides)}, zipped)
     refuse(path, "its pickle is damaged: .*tensor|its pickle is damaged")
+
+
+def test_a_tensor_is_no_storage_and_no_dict(tmp_path):
+    rebuild = torch._utils._rebuild_tensor_v2
+    lie = Runs(rebuild, torch.zeros(2, 3), 0, (2,), (1,), False, collections.OrderedDict())
+    refuse(save(tmp_path / "bad.bin", {"a": lie}), "made of what is no storage")
+    lie = view(6, 0, (6,), (1,))
+    lie.call += (None, None, iter([(0, 1.0)]))  # by which a long tensor could be filled for ever
+    refuse(save(tmp_path / "bad.bin", {"a": lie}), "sets items of a Tensor")
