@@ -8,35 +8,17 @@ import typer
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import AsJson, Head, Model, refuse_unused
+from hf_bert_impl.cli.options import AsJson, Head, Model, from_dataclass, refuse_unused
 from hf_bert_impl.cli.reports import show
+from hf_bert_impl.parity.options import VerifyOptions
 
 
+@from_dataclass(VerifyOptions)
 def verify(
+    fields: dict[str, Any],
     context: typer.Context,
     model: Model,
     head: Head = None,
-    text: Annotated[
-        list[str] | None,
-        typer.Option(help="Compare on this text instead of the built-in ones; may be repeated."),
-    ] = None,
-    gradients: Annotated[
-        bool, typer.Option("--gradients", help="Also compare every parameter's gradient.")
-    ] = False,
-    bf16: Annotated[
-        bool,
-        typer.Option(
-            "--bf16/--no-bf16", help="Also compare in bfloat16, with upstream's own error there."
-        ),
-    ] = True,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0,
-            help="Largest error in float32, relative to a tensor's largest magnitude.",
-            show_default="2e-5",
-        ),
-    ] = None,
     heads: Annotated[
         bool, typer.Option("--heads", help="Also show a grid of layers by attention heads.")
     ] = False,
@@ -63,8 +45,7 @@ def verify(
     Example: hf-bert verify google-bert/bert-base-cased --gradients
     """
     if batch_invariant:
-        ignored = ("text", "gradients", "bf16", "tolerance", "heads")
-        refuse_unused(context, "with --batch-invariant", *ignored)
+        refuse_unused(context, "with --batch-invariant", *fields, "heads")
     report: Any
     shown = {}
     with quiet_libraries():
@@ -76,9 +57,7 @@ def verify(
         else:
             from hf_bert_impl.parity.verification import verify_checkpoint
 
-            report = verify_checkpoint(
-                checkpoint, head, text=text, gradients=gradients, bf16=bf16, tolerance=tolerance
-            )
+            report = verify_checkpoint(checkpoint, head, **fields)
             shown = {"heads": heads}
     show(report, as_json, **shown)
     if not report.passed:

@@ -1,13 +1,21 @@
-"""Two models compared tensor by tensor: outputs, losses and gradients."""
+"""Two models compared tensor by tensor: outputs, losses and gradients.
 
-from hf_bert_impl.parity.comparison import (
-    attended_positions,
-    compare_models,
-    load_reference,
-    reference_model,
-)
-from hf_bert_impl.parity.report import ParityReport, ParityRow
-from hf_bert_impl.parity.tensors import FP32_TOLERANCE, compare_outputs
+Names are imported on first use: `hf-bert --help` needs no torch.
+"""
+
+from typing import TYPE_CHECKING
+
+from hf_bert_impl.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from hf_bert_impl.parity.comparison import (
+        attended_positions,
+        compare_models,
+        load_reference,
+        reference_model,
+    )
+    from hf_bert_impl.parity.report import ParityReport, ParityRow
+    from hf_bert_impl.parity.tensors import FP32_TOLERANCE, compare_outputs
 
 __all__ = [
     "FP32_TOLERANCE",
@@ -19,3 +27,11 @@ __all__ = [
     "load_reference",
     "reference_model",
 ]
+
+_COMPARISON = ("attended_positions", "compare_models", "load_reference", "reference_model")
+__getattr__ = lazy_names(
+    __name__,
+    dict.fromkeys(_COMPARISON, ".comparison")
+    | dict.fromkeys(("ParityReport", "ParityRow"), ".report")
+    | dict.fromkeys(("FP32_TOLERANCE", "compare_outputs"), ".tensors"),
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +22,7 @@ from hf_bert_impl.parity.batches import (
     text_tokens,
 )
 from hf_bert_impl.parity.comparison import compare_models, load_reference, require_reference
+from hf_bert_impl.parity.options import VerifyOptions
 from hf_bert_impl.parity.report import ParityReport, ParityRow
 from hf_bert_impl.parity.tensors import FP32_TOLERANCE
 
@@ -32,23 +34,14 @@ CHOICES = 2
 
 
 def verify_checkpoint(
-    checkpoint: Checkpoint,
-    head: str | None = None,
-    *,
-    text: list[str] | None = None,
-    gradients: bool = False,
-    bf16: bool = True,
-    tolerance: float | None = None,
+    checkpoint: Checkpoint, head: str | None = None, **options: Any
 ) -> ParityReport:
     """Load a checkpoint twice, by this package and by transformers, and compare the two.
 
     Args:
         checkpoint: An open checkpoint.
         head: The head to compare; None for the one that the config names.
-        text: Texts in place of the built-in ones.
-        gradients: Also compare gradients.
-        bf16: Also compare in bfloat16.
-        tolerance: The relative bound in float32; None takes that of `compare_models`.
+        **options: The fields of `VerifyOptions`.
 
     Returns:
         The report: loading, then every case.
@@ -56,11 +49,12 @@ def verify_checkpoint(
     Raises:
         InputError: The checkpoint or a text cannot be compared.
     """
+    asked = VerifyOptions(**options)
     name = checkpoints.class_name(checkpoint, head)
     require_reference(BertConfig.from_dict(checkpoint.config))
     choices = CHOICES if name == "BertForMultipleChoice" else 0
     # Texts are checked before the weights are loaded: that takes longest.
-    tokens, note = _tokens(checkpoint, text, choices or 1)
+    tokens, note = _tokens(checkpoint, asked.text, choices or 1)
     ours, info = checkpoints.load_model(checkpoint, name, dtype=torch.float32)
     reference, reference_info = load_reference(name, checkpoint.path, dtype=torch.float32)
 
@@ -75,16 +69,16 @@ def verify_checkpoint(
         return report
     batches = parity_batches(tokens, ours.config, choices=choices)
     labels = {case: parity_labels(name, ours.config, batch) for case, batch in batches.items()}
-    for dtype in (torch.float32, torch.bfloat16) if bf16 else (torch.float32,):
+    for dtype in (torch.float32, torch.bfloat16) if asked.bf16 else (torch.float32,):
         report.extend(
             compare_models(
                 ours,
                 reference,
                 batches,
-                tolerance=FP32_TOLERANCE if tolerance is None else tolerance,
+                tolerance=FP32_TOLERANCE if asked.tolerance is None else asked.tolerance,
                 backends=BACKENDS,
                 dtype=dtype,
-                gradients=gradients,
+                gradients=asked.gradients,
                 labels={case: given for case, given in labels.items() if given},
             )
         )
@@ -92,15 +86,15 @@ def verify_checkpoint(
 
 
 def _tokens(
-    checkpoint: Checkpoint, texts: list[str] | None, multiple: int
+    checkpoint: Checkpoint, texts: Sequence[str], multiple: int
 ) -> tuple[list[tuple[list[int], list[int]]], str]:
     """What to compare on, and a note where it is not text."""
     config = BertConfig.from_dict(checkpoint.config)
     limit = config.max_position_embeddings
-    if texts is None and not checkpoints.has_tokenizer(checkpoint):
+    if not texts and not checkpoints.has_tokenizer(checkpoint):
         return random_tokens(config), "the checkpoint has no tokenizer: compared on random tokens"
     tokenizer = checkpoints.load_tokenizer(checkpoint)
-    if texts is None:
+    if not texts:
         tokens = text_tokens(tokenizer, TEXTS, min(limit, MAX_LENGTH))
     else:
         if any(not text.strip() for text in texts):

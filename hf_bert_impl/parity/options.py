@@ -1,0 +1,19 @@
+"""What a checkpoint is verified by; `hf-bert verify` has the fields as its options."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class VerifyOptions:
+    """How a checkpoint is compared with transformers' own BERT."""
+
+    text: tuple[str, ...] = ()
+    """Compare on this text instead of the built-in ones; may be repeated."""
+    gradients: bool = False
+    """Also compare every parameter's gradient."""
+    bf16: bool = True
+    """Also compare in bfloat16, with upstream's own error there."""
+    tolerance: float | None = dataclasses.field(default=None, metadata={"min": 0.0})
+    """Largest error in float32, relative to a tensor's largest magnitude; None for 2e-5."""
