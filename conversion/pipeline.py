@@ -206,6 +206,8 @@ def _write(target: Target, folder: Path, to: str, shard_bytes: int | None) -> li
     """Write weights and config; the names of the tensors written."""
     config = target.config
     tensors = target.tensors if to == "safetensors" else _original(target)
+    # torch's own writer raises RuntimeError on a full disk.
+    failures = (OSError, SafetensorError if to == "safetensors" else RuntimeError)
     try:
         if to == "safetensors":
             save_torch_state_dict(
@@ -217,7 +219,7 @@ def _write(target: Target, folder: Path, to: str, shard_bytes: int | None) -> li
         else:
             with (folder / _TORCH_FILE).open("wb") as file:  # a name would be in the bytes
                 torch.save(OrderedDict(tensors), file)
-    except (OSError, SafetensorError, RuntimeError) as error:  # RuntimeError: torch, a full disk
+    except failures as error:
         raise InputError(
             f"the weights cannot be written ({one_line(error)[:300]})",
             "a folder that can be written to, with room for the result",
