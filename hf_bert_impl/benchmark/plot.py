@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hf_bert_impl.benchmark.report import SHORT_DTYPES
-from hf_bert_impl.benchmark.results import Results
+from hf_bert_impl.benchmark.results import SHORT_DTYPES, Results
 from hf_bert_impl.figures import COLOURS, new_figure, plain, save
 
 

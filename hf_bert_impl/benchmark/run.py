@@ -59,8 +59,9 @@ class Benchmark:
         self.say("loading the model")
         reference_model(self.source.load())  # says what is wrong with it before anyone starts
         self.results = Results(
-            environment(self.source.device, self.settings.threads or 1),
-            dataclasses.asdict(self.settings) | {"model": self.source.name},
+            title=f"the speed of {self.source.name}",
+            environment=environment(self.source.device, self.settings.threads or 1),
+            settings=dataclasses.asdict(self.settings) | {"model": self.source.name},
         )
         cases = self.settings.chosen("cases", CASES)
         peers = self.settings.chosen("peers", PEERS)

@@ -14,12 +14,12 @@ from hf_bert_impl.benchmark.peers import RANDOM, Settings, Source
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson, from_dataclass
 from hf_bert_impl.cli.output_checks import check_output_file
+from hf_bert_impl.cli.reports import show
 from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.extras import require
 from hf_bert_impl.figures import FORMATS
 from hf_bert_impl.files.atomic import atomic_file
-from hf_bert_impl.files.json_files import to_json, write_json
-from hf_bert_impl.tables import console
+from hf_bert_impl.files.json_files import write_json
 
 
 @from_dataclass(Settings)
@@ -82,12 +82,7 @@ def benchmark(
         from hf_bert_impl.benchmark.plot import draw
 
         draw(results, plot)
-    if as_json:
-        typer.echo(to_json(results, indent=2))
-    else:
-        from hf_bert_impl.benchmark.report import render
-
-        render(results, console())
+    show(results, as_json)
 
 
 def _device(given: str | None) -> str:

@@ -16,7 +16,6 @@ from hf_bert_impl.benchmark.cases import Unavailable
 from hf_bert_impl.benchmark.contest import Contestant
 from hf_bert_impl.benchmark.contestants import States
 from hf_bert_impl.benchmark.peers import PEERS, PRECISIONS, Settings, Source, check_peer
-from hf_bert_impl.benchmark.report import render
 from hf_bert_impl.benchmark.results import Row
 from hf_bert_impl.benchmark.run import Benchmark
 from hf_bert_impl.cli.options import field_docs
@@ -99,7 +98,7 @@ def test_a_whole_run(monkeypatch, tmp_path):
     assert [Row(**row) for row in data["rows"]] == results.rows
     wide, narrow = (Console(width=width, file=io.StringIO()) for width in (200, 40))
     for console in (wide, narrow):
-        render(results, console)
+        results.render(console)
     text = wide.file.getvalue()
     assert "sentence-transformers (fp32, encode): not available: " in text
     for words in ("unchanged fp32", "upstream-sdpa fp32", "times as fast", "8 rows, 221 tokens"):
