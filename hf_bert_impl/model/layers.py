@@ -394,6 +394,7 @@ class QuickLayer(NamedTuple):
         is_quick = (
             function is not NOT_FUSED
             and {*map(type, norms)} == {nn.LayerNorm}
+            and {type(own.dropout), type(first.dropout), type(output.dropout)} <= IDLE
             and all(type(each) is Packed and each.guard is guard for each in packed)
             and [each.layers for each in packed] == [layers for _, layers in places]
         )
@@ -403,6 +404,8 @@ class QuickLayer(NamedTuple):
         return cls(own, joined, dense, norms[0], middle, function, outer, norms[1])
 
 
+#: Classes that compute nothing in eval mode.
+IDLE = {Dropout, nn.Dropout, nn.Identity}
 #: Of a layer, its attention, feed-forward modules, self-attention and what follows that.
 QUICK = (BertAttention, BertIntermediate, BertOutput, BertSelfAttention, BertSelfOutput)
 

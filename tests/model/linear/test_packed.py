@@ -133,6 +133,7 @@ NOT_QUICK = {
     "train mode": (train_one, {}),
     "slices": (lambda model: setattr(model.encoder.layer[0], "chunk_size_feed_forward", 3), {}),
     "a subclass": (lambda model: setattr(model.encoder.layer[1], "__class__", OwnLayer), {}),
+    "no dropout": (lambda model: setattr(model.encoder.layer[0].output, "dropout", nn.ReLU()), {}),
     "hidden states": (lambda model: None, {"output_hidden_states": True}),
     "head mask": (lambda model: None, {"head_mask": torch.tensor([0.3])}),
 }
