@@ -935,8 +935,10 @@ class Inside:
     def __init__(self) -> None:
         #: The modules, and their paths.
         self.listed: dict[nn.Module, str] = {}
-        #: The number of hooks that torch counted; None if a module has one, or another `forward`.
+        #: The number of hooks that torch counted.
         self.hooks: int | None = None
+        #: Whether a module inside the root has a hook, or another `forward`.
+        self.is_hooked = False
         #: Why packed rows will not do.
         self.reason: str | None = None
 
@@ -967,8 +969,8 @@ class Inside:
         self.owners, self.names = [kind for kind, _ in declared], [name for _, name in declared]
         self.methods = list(map(getattr, self.owners, self.names))
         self.reason = next(self._reasons(root), None)
-        is_hooked = any(map(_is_hooked, self.listed))
-        self.hooks = None if is_hooked else count
+        self.is_hooked = any(map(_is_hooked, list(self.listed)[1:]))
+        self.hooks = count
 
     def _reasons(self, root: nn.Module) -> Iterator[str]:
         for module, path in self.listed.items():

@@ -529,7 +529,7 @@ class BertModel(BertPreTrainedModel):
         is_quick = (
             layout.route is Route.ROWS
             and len(states) * 4 * self.config.intermediate_size <= LARGEST_BLOCK
-            and self._inside.hooks is not None
+            and not self._inside.is_hooked
             and not requests
             and not torch.is_grad_enabled()
             and not is_intercepted()
