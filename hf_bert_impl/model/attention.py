@@ -287,12 +287,20 @@ class BertSelfAttention(nn.Module):
         """Attention within each sequence of packed tokens: (H, T, d) each, to (T, H, d)."""
         dropout = self.dropout.p if self.training else 0.0
         longest: float = LONGEST_PRODUCT
+        tokens, has_gradient = query.shape[1], torch.is_grad_enabled() and query.requires_grad
+        if layout.groups == ((1, tokens, tokens),) and not (
+            layout.is_eager or dropout or has_gradient
+        ):
+            # One sequence: the kernel's one call takes the time of the products'.
+            query, key, value = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0)
+            attend = nn.functional.scaled_dot_product_attention
+            return attend(query, key, value, scale=self.scaling).squeeze(0).transpose(0, 1)
         if query.dtype is not torch.float32 or not query.is_cpu or layout.is_eager:
             longest = 0
         elif dropout:
             # The fused kernel has none on the CPU, so torch keeps the probabilities as well.
             longest = math.inf
-        elif torch.is_grad_enabled() and query.requires_grad:
+        elif has_gradient:
             longest = 0  # gradients need the probabilities, which the fused kernel does not keep
         contexts: list[Tensor] = []
         parts: Any = [(query, key, value)]
@@ -309,17 +317,9 @@ class BertSelfAttention(nn.Module):
 
     def attend_joined(self, joined: Tensor, layout: Layout) -> Tensor:
         """The same for queries, keys and values side by side: (T, 3·H·d), to (T, H·d)."""
-        size, tokens = self.attention_head_size, len(joined)
-        if layout.groups != ((1, tokens, tokens),) or layout.is_eager:
-            query, key, value = joined.view(tokens, 3, -1, size).permute(1, 2, 0, 3).unbind()
-            return self._attend(query, key, value, layout).flatten(1)
-        width = joined.shape[1] // 3
-        shape, strides = (1, width // size, tokens, size), (0, size, 3 * width, 1)
-        query = joined.as_strided(shape, strides, 0)
-        key = joined.as_strided(shape, strides, width)
-        value = joined.as_strided(shape, strides, 2 * width)
-        context = nn.functional.scaled_dot_product_attention(query, key, value, scale=self.scaling)
-        return context.transpose(1, 2).reshape(tokens, width)
+        parts = joined.view(len(joined), 3, -1, self.attention_head_size).permute(1, 2, 0, 3)
+        query, key, value = parts.unbind()
+        return self._attend(query, key, value, layout).flatten(1)
 
     def _attend_single(self, query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
         """The same, sequence by sequence, by the same calls whatever the others are.

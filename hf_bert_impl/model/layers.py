@@ -396,10 +396,13 @@ class QuickLayer(NamedTuple):
             and {*map(type, norms)} == {nn.LayerNorm}
             and {type(own.dropout), type(first.dropout), type(output.dropout)} <= IDLE
             and all(type(each) is Packed and each.guard is guard for each in packed)
-            and [each.layers for each in packed] == [layers for _, layers in places]
         )
         if not is_quick:
             return None
+        for each, (_, layers) in zip(packed, places, strict=True):
+            each.fill(layers)  # those of a copy, at its first call
+            if each.product is None or each.layers != layers:
+                return None
         joined, dense, middle, outer = (each.product for each in packed)
         return cls(own, joined, dense, norms[0], middle, function, outer, norms[1])
 
@@ -498,7 +501,7 @@ class BertEncoder(nn.Module):
             or is none that is quick, or a weight has changed.
         """
         guard = self.guard
-        if guard is None or not guard.holds():
+        if guard is None:
             return None
         if guard.listed is not listed:
             found = [QuickLayer.of(layer, guard) for layer in self.layer]
@@ -506,7 +509,7 @@ class BertEncoder(nn.Module):
             guard.modes, guard.listed = [*map(vars, self.modules())], listed
         layers: list[QuickLayer] = guard.quick
         is_ready = type(states) is Tensor and states.dtype is guard.dtype
-        if not layers or not is_ready or any(map(_TRAINING, guard.modes)):
+        if not layers or not is_ready or any(map(_TRAINING, guard.modes)) or not guard.holds():
             return None
         outputs, last = layout.outputs, layers[-1]
         for layer in layers:

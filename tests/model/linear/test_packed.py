@@ -79,6 +79,16 @@ def test_a_copy_packs_the_weights_of_its_first_call(dtype):
     assert prepared_kernels(again) == prepared_kernels(model)
 
 
+def test_the_first_call_of_a_copy_gives_the_bits_of_the_second():
+    model, batch = model_and_batch("BertModel", 8)
+    again = copy.deepcopy(model.prepare_for_inference())
+    one = {name: value[:1, :3] for name, value in batch.items()}
+    first, second = outputs(again, one)[0], outputs(again, one)[0]
+    assert torch.equal(first, second) and torch.equal(first, outputs(model, one)[0])
+    states = outputs(again, one, output_hidden_states=True)[0]  # by the modules
+    assert torch.equal(first, states)
+
+
 def test_threads_that_share_a_copy(monkeypatch):
     """The first calls come at once: each layer is packed once."""
     model, batch = model_and_batch("BertForMaskedLM", 8)
