@@ -27,6 +27,7 @@ from .attention import (
     prune_linear,
 )
 from .configuration_bert import BertConfig
+from .kernels import packable
 from .layout import Layout, Route
 from .linear import (
     NOT_FUSED,
@@ -388,9 +389,8 @@ class QuickLayer(NamedTuple):
             return None
         own, first = attention.self, attention.output
         norms, function = (first.LayerNorm, output.LayerNorm), fused(inner.intermediate_act_fn)
-        places: list[tuple[Any, tuple[Any, ...]]] = [(own, (own.query, own.key, own.value))]
-        places += [(each, (each,)) for each in (first.dense, inner.dense, output.dense)]
-        packed: list[Any] = [vars(holder).get("packed") for holder, _ in places]
+        places = list(packable(layer, ""))  # in the order of the data
+        packed: list[Any] = [vars(holder).get("packed") for holder, *_ in places]
         is_quick = (
             function is not NOT_FUSED
             and {*map(type, norms)} == {nn.LayerNorm}
@@ -399,7 +399,7 @@ class QuickLayer(NamedTuple):
         )
         if not is_quick:
             return None
-        for each, (_, layers) in zip(packed, places, strict=True):
+        for each, (_, layers, _) in zip(packed, places, strict=True):
             each.fill(layers)  # those of a copy, at its first call
             if each.product is None or each.layers != layers:
                 return None
@@ -429,6 +429,7 @@ class BertEncoder(nn.Module):
         self.layer = nn.ModuleList(layer_class(config, i) for i in range(config.num_hidden_layers))
         #: Set by `prepare_for_inference`.
         self.guard: Guard | None = None
+        self.most_quick_rows = LARGEST_BLOCK // (4 * config.intermediate_size)
 
     def forward(
         self,
@@ -497,11 +498,11 @@ class BertEncoder(nn.Module):
             listed: What holds the modules; another object, once any of them has changed.
 
         Returns:
-            (T, D), or (N, D) of the tokens in `layout.outputs`; None if a layer is in train mode,
-            or is none that is quick, or a weight has changed.
+            (T, D), or (N, D) of the tokens in `layout.outputs`; None if there are many tokens, a
+            module is in train mode, a layer is not quick or a weight has changed.
         """
         guard = self.guard
-        if guard is None:
+        if guard is None or len(states) > self.most_quick_rows:
             return None
         if guard.listed is not listed:
             found = [QuickLayer.of(layer, guard) for layer in self.layer]

@@ -39,7 +39,6 @@ from .codertimo import architecture
 from .configuration_bert import BertConfig
 from .kernels import check_dtype, drop_prepared, make_steady, prepare, why_no_kernels
 from .layers import (
-    LARGEST_BLOCK,
     BertEmbeddings,
     BertEncoder,
     BertLayer,
@@ -528,7 +527,6 @@ class BertModel(BertPreTrainedModel):
         states = self.embeddings(ids, types, places, embeddings)  # (T, D)
         is_quick = (
             layout.route is Route.ROWS
-            and len(states) * 4 * self.config.intermediate_size <= LARGEST_BLOCK
             and not self._inside.is_hooked
             and not requests
             and not torch.is_grad_enabled()
