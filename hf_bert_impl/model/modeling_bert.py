@@ -284,9 +284,9 @@ class BertPreTrainedModel(PreTrainedModel):
                 quantises the linear layers of the encoder (weights by output channel, activations
                 by token, as they come) and leaves all else in float32. Where there are no kernels
                 for it, or none for int8 whose sums are exact, the model computes in float32, and a
-                warning says so. "float16-weights" is float32 that multiplies up to 64 tokens by
-                weights of 16 bits, whose reading is what takes the time. "auto" is the fastest of
-                the floats that this CPU has kernels for and whose error is bfloat16's at most; a
+                warning says so. "float16-weights" is float32, but up to 64 tokens are multiplied by
+                weights of 16 bits, which take half the time to read. "auto" is the fastest of the
+                floats that this CPU has kernels for and whose error is bfloat16's at most; a
                 warning says which. None keeps the dtype.
 
         Returns:
