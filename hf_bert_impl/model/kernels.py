@@ -24,17 +24,14 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from .attention import BertSelfAttention
+from .int8 import FewInt8Sums, Form, Int8Product, Int8Sums, try_forms
 from .linear import (
     FEW_ROWS,
-    LOWEST_BYTE,
     NOT_FUSED,
-    FewInt8Sums,
     FloatProduct,
     Fused,
     Guard,
     HalfProduct,
-    Int8Product,
-    Int8Sums,
     LiveProduct,
     Packed,
     Product,
@@ -69,6 +66,8 @@ BLOCK_ROWS = 32
 MAX_ROWS = 512
 #: The minimum number of outputs that is compared. Rows of few outputs are compared repeatedly.
 COMPARED = 16
+#: int8 tries its forms on so many random sequences of so many tokens.
+TRIED_SEQUENCES, TRIED_TOKENS = 4, 32
 #: torch allocates memory at multiples of this many bytes.
 ALIGNMENT = 64
 
@@ -94,18 +93,23 @@ class Kernels:
         """The dtype of the states."""
         return torch.float32 if self.dtype == torch.int8 else self.dtype
 
-    def pack(self, *layers: nn.Linear) -> Product:
-        """Layers side by side, as these kernels read their weights."""
-        product = self.pack_bare(*layers)
+    def pack(self, *layers: nn.Linear, form: Form | None = None) -> Product:
+        """Layers side by side, as these kernels read their weights.
+
+        Args:
+            *layers: The layers.
+            form: Of int8, how states are quantised.
+        """
+        product = self.pack_bare(*layers, form=form)
         if not self.batch_invariant:
             return product
         outputs = sum(layer.out_features for layer in layers)
         return SteadyProduct(product, _probe(layers[0], outputs, self))
 
-    def pack_bare(self, *layers: nn.Linear) -> Product:
+    def pack_bare(self, *layers: nn.Linear, form: Form | None = None) -> Product:
         """The same without `SteadyProduct`."""
         if self.dtype == torch.int8:
-            return Int8Product(layers, self.limit, self.few_rows)
+            return Int8Product(layers, self.limit, self.few_rows, form)
         # With AVX-512 oneDNN's activations are as fast as torch's, and save a pass over the output.
         # Without, they are slower; for few rows the call that they save makes up for that.
         few = 0 if self.batch_invariant else FEW_ROWS
@@ -302,7 +306,7 @@ def _is_exact(kind: type[Int8Sums] | type[FewInt8Sums], limit: int) -> bool:
     weight[2::3, ::2] = -limit
     ones = torch.ones(len(weight), device="cpu", dtype=torch.float32)
     states = torch.full((2 * FEW_ROWS + 1, weight.shape[1]), 127.0, device="cpu")
-    states[3::5] = LOWEST_BYTE
+    states[3::5] = -128
     states[4::5, 1::2] = 1
     expected = states @ weight.float().T  # below 2²⁴, where float32 holds all whole numbers
     try:
@@ -343,19 +347,40 @@ def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
     places = [(kernels, *place) for place in packable(encoder, "encoder")]
     predictions = getattr(getattr(model, "cls", None), "predictions", None)
     heads = {"pooler": getattr(model.base_model, "pooler", None), "cls.predictions": predictions}
-    of_head = kernels if precision == HALF_WEIGHTS else choose(model.dtype, invariant)  # not int8
+    has_halves = why_no_kernels(HALF_WEIGHTS, invariant) is None
+    is_coarse = precision in (torch.int8, HALF_WEIGHTS)  # int8 is for the encoder alone
+    of_head = choose(HALF_WEIGHTS if is_coarse and has_halves else model.dtype, invariant)
     for path, head in heads.items():
         if head is not None:
             places += [(of_head, *place) for place in packable(head, path)]
+    forms = _forms(model, kernels) if kernels.dtype == torch.int8 else {}
     for chosen, holder, layers, path in places:
         reason = next(filter(None, map(why_not_packed, layers)), None)
         if reason is not None:
             logger.warning(f"not prepared for inference: {path} {reason}; it computes as usual")
             continue
-        is_steady = invariant and len(layers) == 1
-        filled = Steady(chosen, guard, steady_product) if is_steady else Packed(chosen, guard)
+        form = forms.get(layers)
+        if invariant and len(layers) == 1:
+            filled: Packed = Steady(chosen, guard, steady_product, form)
+        else:
+            filled = Packed(chosen, guard, form)
         filled.fill(layers)
         holder.packed, encoder.guard = filled, guard  # type: ignore[assignment]
+
+
+@torch.no_grad()
+def _forms(model: Any, kernels: Kernels) -> dict[tuple[Any, ...], Form]:
+    """How int8 quantises the states of the encoder's layers, by random tokens."""
+    config, encoder = model.config, model.base_model.encoder
+    layers = [place[1] for place in packable(encoder, "")]
+    plain = [each for each in layers if not any(map(why_not_packed, each))]
+    tokens = min(TRIED_TOKENS, config.max_position_embeddings)
+    count = TRIED_SEQUENCES * tokens
+    generator = torch.Generator("cpu").manual_seed(0)
+    ids = torch.randint(config.vocab_size, (count,), generator=generator, device="cpu")
+    places = torch.arange(count, device="cpu") % tokens
+    embeddings = model.base_model.embeddings(ids, None, places)
+    return try_forms(encoder, embeddings.unflatten(0, (-1, tokens)), plain, kernels.limit)
 
 
 def _convert(model: Any, dtype: torch.dtype | str | None) -> torch.dtype | str | None:

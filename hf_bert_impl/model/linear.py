@@ -12,7 +12,6 @@ Notation: T rows, N outputs of a linear layer.
 import math
 import platform
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -32,6 +31,9 @@ logger = logging.get_logger(__name__)
 #: The facts of a weight by which torch shows a change.
 _FACTS = (attrgetter("_version"), Tensor.data_ptr, attrgetter("dtype"), Tensor.stride)
 _ITEM = methodcaller("item")
+# The functions themselves: `torch.ops.aten` takes longer to call them.
+_gelu_: Callable[..., Tensor] = torch._C._nn.gelu_  # type: ignore[attr-defined]
+_silu_: Callable[[Tensor], Tensor] = torch._C._nn.silu_
 _engine_lock, _fill_lock = threading.Lock(), threading.Lock()
 #: Up to so many rows are few: their product takes longer to read the weights than to compute.
 FEW_ROWS = 64
@@ -41,8 +43,6 @@ MANY_WEIGHTS = 1 << 19
 MANY_PRODUCTS = 1 << 21
 #: oneDNN's layout is chosen for so many rows; it serves any number.
 TYPICAL_ROWS = 512
-#: The lowest signed byte. Libraries for x86 take states as unsigned bytes, shifted by it.
-LOWEST_BYTE = -128
 
 
 class Fused(NamedTuple):
@@ -71,7 +71,7 @@ _IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda states: states,
     "relu": torch.relu_,
     "tanh": torch.tanh_,
-    "swish": torch.ops.aten.silu_,
+    "swish": _silu_,
 }
 
 
@@ -211,7 +211,7 @@ class HalfProduct:
 
     def __init__(self, layers: Sequence[nn.Linear], rest: Product) -> None:
         weight, bias = joined(layers)
-        with _fbgemm():
+        with fbgemm():
             self.packed = torch.ops.quantized.linear_prepack_fp16(weight.detach(), bias.detach())
         self.rest = rest
         self.multiply = torch.ops.quantized.linear_dynamic_fp16.default._op
@@ -225,87 +225,8 @@ class HalfProduct:
         return finish(self.multiply(states, self.packed), residual, activation)
 
 
-class Int8Product:
-    """int8 weights, a scale per output; states are quantised to 8 bits per token.
-
-    x = centre + scale · q with q in -128..127, and W = weight_scale · V with V in -limit..limit, so
-    x · Wᵀ = scale · weight_scale · (q · Vᵀ) + centre · (weight_scale · ΣV). The sum q · Vᵀ is
-    exact, in int32; the rest is float32.
-
-    Args:
-        layers: Side by side.
-        limit: The largest |V|: 127, or 63 (7 bits) where larger sums would saturate.
-        few_rows: FBGEMM multiplies up to so many rows, oneDNN more.
-    """
-
-    def __init__(self, layers: Sequence[nn.Linear], limit: int, few_rows: int = 0) -> None:
-        weight, self.bias = (part.float() for part in joined(layers))
-        scale = weight.abs().amax(dim=1).clamp(min=1e-12) / limit  # (N,)
-        whole = (weight / scale[:, None]).round()
-        self.few_rows = few_rows
-        self.sums = Int8Sums(whole.to(torch.int8), scale)
-        self.few_sums = FewInt8Sums(whole.to(torch.int8), scale) if few_rows else None
-        # Sums of the rounded weights, so that x multiplies their errors, not the larger x - centre.
-        self.weight_sums = scale * whole.sum(dim=1)  # (N,)
-
-    def __call__(
-        self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
-    ) -> Tensor:
-        """See `Product`."""
-        # Not `aminmax`, which is ten times slower on the CPU.
-        low, high = states.amin(-1, keepdim=True), states.amax(-1, keepdim=True)  # (T, 1)
-        scale = (high - low).clamp_(min=1e-12).div_(255)
-        centre = low.add_(scale, alpha=-LOWEST_BYTE)
-        is_few = self.few_sums is not None and len(states) <= self.few_rows
-        sums: Any = self.few_sums if is_few else self.sums
-        output = sums((states - centre).div_(scale))  # (T, N)
-        # In place: a new block of this size costs more to get from the system than to fill.
-        output = torch.addcmul(self.bias, output, scale, out=output)
-        return finish(output.addcmul_(centre, self.weight_sums), residual, activation)
-
-
-class Int8Sums:
-    """scale · (round(states) · Vᵀ), V (N, in) int8 with `scale` (N,), by oneDNN."""
-
-    def __init__(self, weight: Tensor, scale: Tensor) -> None:
-        self.scale = scale
-        self.weight = torch.ops.onednn.qlinear_prepack(weight, [TYPICAL_ROWS, weight.shape[1]])
-        self.zero_points = torch.zeros(weight.shape[0], dtype=torch.int32, device="cpu")
-
-    def __call__(self, states: Tensor) -> Tensor:
-        """(T, in) float32 between -128 and 127, overwritten, to (T, N) float32."""
-        whole = states.round_()
-        # First to signed bytes, which one bit makes unsigned: the direct way is eight times slower.
-        whole = whole.to(torch.int8).view(torch.uint8).bitwise_xor_(-LOWEST_BYTE)
-        return torch.ops.onednn.qlinear_pointwise.default(
-            *(whole, 1.0, -LOWEST_BYTE, self.weight, self.scale, self.zero_points),
-            *(None, 1.0, 0, torch.float32, "none", [], ""),
-        )
-
-
-class FewInt8Sums:
-    """The same by FBGEMM, in one call: for few rows twice as fast as oneDNN with AVX2.
-
-    torch announces the end of tensors of this kind; without them oneDNN computes all rows.
-    """
-
-    def __init__(self, weight: Tensor, scale: Tensor) -> None:
-        zero_points = torch.zeros(weight.shape[0], dtype=torch.long, device="cpu")
-        with _fbgemm(), warnings.catch_warnings(action="ignore"):
-            per_output = torch._make_per_channel_quantized_tensor(
-                weight, scale.double(), zero_points, 0
-            )
-            self.packed = torch.ops.quantized.linear_prepack(per_output, None)
-
-    def __call__(self, states: Tensor) -> Tensor:
-        """See `Int8Sums`."""
-        return torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default(
-            states, 1.0, -LOWEST_BYTE, self.packed
-        )
-
-
 @contextmanager
-def _fbgemm() -> Iterator[None]:
+def fbgemm() -> Iterator[None]:
     """Weights are packed by FBGEMM inside: the library is a setting of the whole process."""
     with _engine_lock:
         before = torch.backends.quantized.engine
@@ -344,7 +265,7 @@ def joined(layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor]:
 def finish(output: Tensor, residual: Tensor | None, activation: Fused) -> Tensor:
     """Activation and residual, in place."""
     if activation.name == "gelu":
-        torch.ops.aten.gelu_(output, approximate=activation.algorithm)
+        _gelu_(output, approximate=activation.algorithm)
     else:
         _IN_PLACE[activation.name](output)
     return output if residual is None else output.add_(residual)
@@ -415,12 +336,13 @@ class Packed:
     Args:
         kernels: Of `kernels.choose`; None computes nothing.
         guard: Of the whole model.
+        form: How int8 quantises the states (`int8.Form`).
     """
 
-    __slots__ = ("dtype", "guard", "kernels", "layers", "own", "product")
+    __slots__ = ("dtype", "form", "guard", "kernels", "layers", "own", "product")
 
-    def __init__(self, kernels: Any, guard: Guard) -> None:
-        self.kernels, self.guard = kernels, guard
+    def __init__(self, kernels: Any, guard: Guard, form: Any = None) -> None:
+        self.kernels, self.guard, self.form = kernels, guard, form
         self.dtype: torch.dtype | None = None if kernels is None else kernels.states_dtype
         self.product: Any = None
         self.layers: tuple[Any, ...] = ()
@@ -435,7 +357,7 @@ class Packed:
             if self.kernels is not None and not any(map(why_not_packed, layers)):
                 self.own.add(layers)
                 self.guard.add(layers)
-                self.product = self.kernels.pack(*layers)
+                self.product = self.kernels.pack(*layers, form=self.form)
             self.layers = layers
 
     def compute(
@@ -483,7 +405,7 @@ class Packed:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Packed weights belong to these layers and this machine.
-        return type(self), (self.kernels, self.guard)
+        return type(self), (self.kernels, self.guard, self.form)
 
 
 class Steady(Packed):
@@ -493,14 +415,19 @@ class Steady(Packed):
         kernels: As there, and None where nothing is packed.
         guard: As there.
         of_layer: A layer to what computes it on its weight as it is.
+        form: As there.
     """
 
     __slots__ = ("of_layer",)
 
     def __init__(
-        self, kernels: Any, guard: Guard, of_layer: Callable[[nn.Linear], Product]
+        self,
+        kernels: Any,
+        guard: Guard,
+        of_layer: Callable[[nn.Linear], Product],
+        form: Any = None,
     ) -> None:
-        super().__init__(kernels, guard)
+        super().__init__(kernels, guard, form)
         self.of_layer = of_layer
 
     def compute(
@@ -540,7 +467,7 @@ class Steady(Packed):
         return _by_rows(self.of_layer(layer), states, activation, function, residual)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.kernels, self.guard, self.of_layer)
+        return type(self), (self.kernels, self.guard, self.of_layer, self.form)
 
 
 def _by_rows(

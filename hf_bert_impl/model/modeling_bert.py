@@ -37,6 +37,7 @@ from transformers.utils.generic import can_return_tuple
 from .attention import CACHE, OWN_BACKENDS, check_bias, layer_masks, takes_cache, takes_varlen
 from .codertimo import architecture
 from .configuration_bert import BertConfig
+from .int8 import Form as Form  # some releases copy from the hub what this file imports, no more
 from .kernels import check_dtype, drop_prepared, make_steady, prepare, why_no_kernels
 from .layers import (
     BertEmbeddings,
@@ -282,12 +283,13 @@ class BertPreTrainedModel(PreTrainedModel):
         Args:
             dtype: Converts the model first: torch.bfloat16 or "bfloat16", and so on. "int8"
                 quantises the linear layers of the encoder (weights by output channel, activations
-                by token, as they come) and leaves all else in float32. Where there are no kernels
-                for it, or none for int8 whose sums are exact, the model computes in float32, and a
-                warning says so. "float16-weights" is float32, but up to 64 tokens are multiplied by
-                weights of 16 bits, which take half the time to read. "auto" is the fastest of the
-                floats that this CPU has kernels for and whose error is bfloat16's at most; a
-                warning says which. None keeps the dtype.
+                as they come, by token or by call) and leaves all else in float32. It runs the
+                encoder once on random tokens, to find each layer's best form. Where there are no
+                kernels for a precision, or none for int8 whose sums are exact, the model computes
+                in float32, and a warning says so. "float16-weights" is float32, but up to 64 tokens
+                are multiplied by weights of 16 bits, which take half the time to read. "auto" is
+                the fastest of the floats that this CPU has kernels for and whose error is
+                bfloat16's at most; a warning says which. None keeps the dtype.
 
         Returns:
             The model itself, in eval mode.

@@ -9,8 +9,9 @@ from torch import nn
 
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.model import kernels
+from hf_bert_impl.model.int8 import FewInt8Sums, Int8Sums, try_forms
 from hf_bert_impl.model.kernels import DTYPES, HALF_WEIGHTS, Kernels, prepared_kernels
-from hf_bert_impl.model.linear import FEW_ROWS, NOT_FUSED, FewInt8Sums, Fused, Int8Sums
+from hf_bert_impl.model.linear import FEW_ROWS, NOT_FUSED, Fused
 from tests.model.cases import random_config, random_model
 
 #: By precision how far a product of 60 terms may be from float64's, in units of its largest number.
@@ -123,6 +124,43 @@ def test_int8_of_constant_and_of_empty_states():
             assert torch.allclose(product(states), layer(states), atol=0.1)
             assert torch.allclose(product(states * 0), layer(states * 0), atol=0.1)
             assert product(states[:0]).shape == (0, 5)
+
+
+@torch.no_grad()
+def test_int8_forms():
+    """A large feature is balanced, the zero of a GELU is low, a large token keeps its own range."""
+    (chosen, *_) = choices("int8")
+    torch.manual_seed(4)
+    states = torch.randn(4, 32, 60)
+    large_feature, large_token = states.clone(), states.clone()
+    large_feature[..., 7] *= 40
+    large_token[1, 3] *= 200
+    inputs = {"plain": states, "feature": large_feature, "token": large_token}
+    inputs["gelu"] = nn.functional.gelu(large_token)
+    layers, forms = {}, {}
+    for name, each in inputs.items():
+        place = layers[name] = (nn.Linear(60, 31),)
+        unused = (nn.Linear(60, 31),)
+        found = try_forms(nn.Sequential(*place), each, [place, unused], chosen.limit)
+        assert list(found) == [place] and not place[0]._forward_pre_hooks
+        forms[name] = found[place]
+    assert {name for name, form in forms.items() if form.shares_range} == {"plain", "feature"}
+    assert forms["gelu"].zero < 40
+    assert all(90 < form.zero < 166 for name, form in forms.items() if name != "gelu")
+    balance = forms["feature"].balance
+    assert balance[7] > 2 * balance[torch.arange(60) != 7].max()
+    assert torch.equal(balance.log2(), balance.log2().round())
+    for name, place in layers.items():
+        rows = inputs[name].flatten(0, 1)
+        exact = place[0](rows)
+        errors = [
+            (chosen.pack(*place, form=form)(some) - exact[: len(some)]).square().mean()
+            for form in (forms[name], None)
+            for some in (rows, rows[:60])
+        ]
+        assert errors[0] < 1.2 * errors[2] and errors[1] < 2.5 * errors[3], name
+        if name == "feature":
+            assert errors[0] < 0.3 * errors[2]
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,9 @@ def test_what_is_packed_is_no_part_of_the_state(tmp_path):
     assert not packed(model.train())
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_a_copy_packs_the_weights_of_its_first_call(dtype):
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 0), ("int8", 0.05)])
+def test_a_copy_packs_the_weights_of_its_first_call(dtype, tolerance):
+    """int8 keeps the form that was best for the weights before."""
     if kernels.why_no_kernels(kernels.DTYPES[dtype]) is not None:
         pytest.skip("no kernels for it here")
     model, batch = model_and_batch("BertModel", 8)
@@ -74,8 +75,9 @@ def test_a_copy_packs_the_weights_of_its_first_call(dtype):
             one.encoder.layer[0].output.dense.weight.mul_(1.5)
     expected = outputs(model.prepare_for_inference(dtype), batch)[0]
     with torch.inference_mode():
-        assert torch.equal(again(**batch)[0], expected)
-    assert torch.equal(outputs(again, batch)[0], expected)  # outside of that mode too
+        found = again(**batch)[0]
+    assert torch.equal(outputs(again, batch)[0], found)  # outside of that mode too
+    assert (found - expected).abs().max() <= tolerance
     assert prepared_kernels(again) == prepared_kernels(model)
 
 
@@ -96,10 +98,10 @@ def test_threads_that_share_a_copy(monkeypatch):
     shared = copy.deepcopy(model)
     pack, packs = kernels.Kernels.pack, Counter()
 
-    def slow_pack(self, *layers):
+    def slow_pack(self, *layers, form):
         packs[layers] += 1
         time.sleep(0.01)  # so that the other threads reach the same layer
-        return pack(self, *layers)
+        return pack(self, *layers, form=form)
 
     monkeypatch.setattr(kernels.Kernels, "pack", slow_pack)
     start = threading.Barrier(4)
@@ -125,8 +127,10 @@ def test_a_copy_on_a_machine_without_the_kernels(monkeypatch):
         lambda dtype, *rest: "none here" if dtype == torch.int8 else here(dtype, *rest),
     )
     again = copy.deepcopy(model)
-    assert_same(outputs(again, batch), expected, batch)
-    assert packed(again) == {"pooler.dense"}  # which is in float32
+    found = outputs(again, batch)
+    assert torch.allclose(found[0], expected[0], atol=1e-5)
+    assert packed(again) == {"pooler.dense"}
+    assert (found[1] - expected[1]).abs().max() < 1e-3  # weights of 16 bits
 
 
 class OwnLayer(BertLayer):
