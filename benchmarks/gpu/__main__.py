@@ -112,7 +112,7 @@ def line(row: dict[str, Any]) -> str:
     if row["value"] is not None and row["bound"] is not None:
         told += f" {row['value']:9.2e} of {row['bound']:8.1e}"
     for name, figure in row["figures"].items():
-        if isinstance(figure, float):
+        if isinstance(figure, int | float):
             told += f" {name}={figure:.4g}"
     return f"{told} {row['note'][:90]}".rstrip()
 
