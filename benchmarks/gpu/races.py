@@ -37,6 +37,13 @@ CASES = {
     "no padding": ("full", 32),
     "one sentence": ("sentence", 1),
 }
+#: Of a training step: its name, the dtype of the weights, autocast, and fields of the config.
+WAYS: tuple[tuple[str, str, bool, dict[str, float]], ...] = (
+    ("float32", "float32", False, {}),
+    ("bfloat16 autocast", "float32", True, {}),
+    ("bfloat16", "bfloat16", False, {}),
+    ("bfloat16, no dropout", "bfloat16", False, NO_DROPOUT),
+)
 ROUNDS, TURN_SECONDS = 7, 0.02
 #: Sides of the product whose rate is the card's.
 PRODUCT = 8192
@@ -77,16 +84,16 @@ class Clock:
         return (torch.cuda.max_memory_allocated() - before) / 2**20
 
     def race(
-        self, rows: Rows, case: str, calls: Mapping[str, Call], tokens: int, **facts: Any
+        self, rows: Rows, case: str, calls: Mapping[str, Call], tokens: int, best: float = 0
     ) -> None:
-        """Adds a row for each call; the ratios say how many times the first one's time it takes.
+        """Adds a row for each call, with how many times the first one's time it takes.
 
         Args:
             rows: Where to.
             case: Their name.
             calls: By contestant, ours first. One that fails gets a row that says so.
             tokens: Real tokens of a call.
-            **facts: `operations` of a call on real tokens, and `rate`, the device's a second.
+            best: Seconds of a call whose operations run at the device's best rate.
         """
         repeats = {}
         for name, call in calls.items():
@@ -98,17 +105,17 @@ class Clock:
         for number in range(ROUNDS):
             for name in list(repeats)[:: -1 if number % 2 else 1]:
                 times[name].append(self.seconds(calls[name], repeats[name]))
-        first = times.get(next(iter(calls)))
         for name, own in times.items():
             median = statistics.median(own)
-            ratios = [b / a for a, b in zip(first, own, strict=True)] if first else []
+            first = times.get(next(iter(calls)), own)
+            ratios = [b / a for a, b in zip(first, own, strict=True)]
             rows.add(
                 f"{case}: {name}",
                 milliseconds=1000 * median,
-                times_ours=statistics.median(ratios) if ratios else None,
-                spread=[min(ratios), max(ratios)] if ratios else None,
+                times_ours=statistics.median(ratios),
+                spread=[min(ratios), max(ratios)],
                 tokens_per_second=tokens / median,
-                share_of_product=facts["operations"] / median / facts["rate"] if facts else None,
+                share_of_product=best / median,
                 mebibytes=self.mebibytes(calls[name]),
             )
 
@@ -151,31 +158,47 @@ def races(rows: Rows, device: str, small: bool) -> None:
     clock = Clock(device)
     for size, config in _sizes(small).items():
         for dtype in DTYPES:
-            rate = _rate(dtype, device, small)
-            model, stock = _pair(config, dtype, device)
-            for name, case in _cases(config, small).items():
-                batch = make_batch(case, config.vocab_size, device)
-                row = packed(batch | {"token_type_ids": torch.zeros_like(batch["input_ids"])})
-                calls = {
-                    "ours": _inference(model, batch),
-                    "ours, packed input": _inference(model, row),
-                    "transformers sdpa": _inference(stock, batch),
-                }
-                facts = {"operations": forward_flops(config, case.lengths), "rate": rate}
-                clock.race(rows, f"{size} {dtype} {name}", calls, case.tokens, **facts)
+            with rows.case(f"{size} {dtype}"):
+                _batches(rows, clock, f"{size} {dtype}", config, dtype, device, small)
     with rows.case("texts"):
         _texts(rows, clock, device, small)
+
+
+def _batches(
+    rows: Rows,
+    clock: Clock,
+    title: str,
+    config: BertConfig,
+    dtype: str,
+    device: str,
+    small: bool,
+) -> None:
+    """Every batch in one precision."""
+    rate = _rate(dtype, device, small)
+    model, stock = _pair(config, dtype, device)
+    for name, case in _cases(config, small).items():
+        batch = make_batch(case, config.vocab_size, device)
+        row = packed(batch | {"token_type_ids": torch.zeros_like(batch["input_ids"])})
+        calls = {
+            "ours": _inference(model, batch),
+            "ours, packed input": _inference(model, row),
+            "transformers sdpa": _inference(stock, batch),
+        }
+        best = forward_flops(config, case.lengths) / rate
+        clock.race(rows, f"{title} {name}", calls, case.tokens, best)
 
 
 def compiled(rows: Rows, device: str, small: bool) -> None:
     """Beside transformers' model compiled, which takes long the first time."""
     for size, config in _sizes(small).items():
-        model, stock = _pair(config, "bfloat16", device)
-        case = _cases(config, small)["32 sentences"]
-        batch = make_batch(case, config.vocab_size, device)
-        fast = torch.compile(stock, backend="aot_eager" if small else "inductor")
-        calls = {"ours": _inference(model, batch), "transformers": _inference(fast, batch)}
-        Clock(device).race(rows, f"{size} bfloat16 32 sentences, compiled", calls, case.tokens)
+        title = f"{size} bfloat16 32 sentences, compiled"
+        with rows.case(title):
+            model, stock = _pair(config, "bfloat16", device)
+            case = _cases(config, small)["32 sentences"]
+            batch = make_batch(case, config.vocab_size, device)
+            fast = torch.compile(stock, backend="aot_eager" if small else "inductor")
+            calls = {"ours": _inference(model, batch), "transformers": _inference(fast, batch)}
+            Clock(device).race(rows, title, calls, case.tokens)
 
 
 def _pair(config: BertConfig, dtype: str, device: str) -> tuple[Any, Any]:
@@ -199,20 +222,15 @@ def _texts(rows: Rows, clock: Clock, device: str, small: bool) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         fields = {} if small else {"num_attention_heads": 12} | RANDOM["minilm"]
         folder = str(save_folder(Path(scratch, "model"), small, **fields))
+        load = functools.partial(SentenceTransformer, folder, device=device)
         for dtype in ("float32", "bfloat16"):
-            stock = SentenceTransformer(
-                folder, device=device, model_kwargs={"dtype": getattr(torch, dtype)}
-            )
+            options = {"dtype": getattr(torch, dtype)}
+            stock = load(model_kwargs=options)
             lengths = map(len, stock.tokenizer(texts)["input_ids"])
             models = {"ours": optimize(copy.deepcopy(stock), dtype), "as it comes": stock}
             with rows.case(f"encode {dtype}: its own flattening"):
-                options = {
-                    "dtype": getattr(torch, dtype),
-                    "attn_implementation": "flash_attention_2",
-                }
-                models["its own flattening"] = SentenceTransformer(
-                    folder, device=device, model_kwargs=options
-                )
+                options = options | {"attn_implementation": "flash_attention_2"}
+                models["its own flattening"] = load(model_kwargs=options)
             calls = {
                 name: functools.partial(each.encode, texts, show_progress_bar=False)
                 for name, each in models.items()
@@ -222,30 +240,23 @@ def _texts(rows: Rows, clock: Clock, device: str, small: bool) -> None:
 
 def steps(rows: Rows, device: str, small: bool) -> None:
     """A step of masked-LM training: forward, backward and AdamW, beside transformers."""
-    clock = Clock(device)
-    half = "bfloat16"
-    ways = {
-        "float32": ("float32", False, {}),
-        "bfloat16 autocast": ("float32", True, {}),
-        "bfloat16": (half, False, {}),
-        "bfloat16, no dropout": (half, False, NO_DROPOUT),
-    }
-    for size, sized in _sizes(small).items():
-        for way, (dtype, is_autocast, fields) in ways.items():
-            config = BertConfig(**sized.to_dict() | fields)
-            case = _cases(config, small)["32 sentences"]
-            batch = make_batch(case, config.vocab_size, device)
-            batch["labels"] = masked_words(batch, config.vocab_size)
-            torch.manual_seed(0)
-            model = BertForMaskedLM(config).to(device, getattr(torch, dtype))
-            calls = {
-                name: _step(each.train(), batch, is_autocast)
-                for name, each in (("ours", model), ("transformers sdpa", reference_model(model)))
-            }
-            scored = int((batch["labels"] >= 0).sum())
-            rate = _rate(half if is_autocast else dtype, device, small)
-            facts = {"operations": training_flops(config, case.lengths, scored), "rate": rate}
-            clock.race(rows, f"step {size} {way}", calls, case.tokens, **facts)
+    for size, config in _sizes(small).items():
+        for way, dtype, is_autocast, fields in WAYS:
+            with rows.case(f"step {size} {way}"):
+                own = BertConfig(**config.to_dict() | fields)
+                case = _cases(own, small)["32 sentences"]
+                batch = make_batch(case, own.vocab_size, device)
+                batch["labels"] = masked_words(batch, own.vocab_size)
+                torch.manual_seed(0)
+                model = BertForMaskedLM(own).to(device, getattr(torch, dtype))
+                pair = {"ours": model, "transformers sdpa": reference_model(model)}
+                calls = {
+                    name: _step(each.train(), batch, is_autocast) for name, each in pair.items()
+                }
+                scored = int((batch["labels"] >= 0).sum())
+                rate = _rate("bfloat16" if is_autocast else dtype, device, small)
+                best = training_flops(own, case.lengths, scored) / rate
+                Clock(device).race(rows, f"step {size} {way}", calls, case.tokens, best)
 
 
 def _step(model: Any, batch: dict[str, Any], is_autocast: bool) -> Call:
