@@ -93,7 +93,7 @@ class Clock:
             case: Their name.
             calls: By contestant, ours first. One that fails gets a row that says so.
             tokens: Real tokens of a call.
-            best: Seconds of a call whose operations run at the device's best rate.
+            best: Seconds of a call whose operations run at the device's best rate; 0 if unknown.
         """
         repeats = {}
         for name, call in calls.items():
@@ -115,7 +115,7 @@ class Clock:
                 times_ours=statistics.median(ratios),
                 spread=[min(ratios), max(ratios)],
                 tokens_per_second=tokens / median,
-                share_of_product=best / median,
+                share_of_product=best / median if best else None,
                 mebibytes=self.mebibytes(calls[name]),
             )
 
