@@ -32,7 +32,7 @@ PIP_INSTALL := python -m pip install --quiet --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all quick hub isa fuzz bench notebooks docs affected lint format floor newest smoke upstream-tests clean
+.PHONY: help demo test test-all quick hub isa fuzz bench gpu notebooks docs affected lint format floor newest smoke upstream-tests clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -68,6 +68,10 @@ fuzz: $(VENV)/.installed ## random models and calls beside transformers (TRIALS=
 # The peers are large: only this target installs them, into the same environment.
 bench: $(VENV)/.installed-bench ## measure the speed beside other runtimes (ARGS="--quick")
 	$(VENV)/bin/hf-bert benchmark $(ARGS)
+
+# With the libraries that the machine has: nothing is installed. Exit status 1 if anything is wrong.
+gpu: ## prove and measure the CUDA path in eight minutes (ARGS="--device cpu --small")
+	PYTHONPATH=. $(or $(wildcard $(VENV)/bin/python),$(PYTHON)) -m benchmarks.gpu $(ARGS)
 
 # From clean kernels; a failing cell ends it. The notebook that measures the speed runs alone, with
 # all processors, in a full run. A kernel starts in notebooks/, hence the absolute path of the data.

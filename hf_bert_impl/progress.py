@@ -19,27 +19,16 @@ def progress_bar(show: bool, total: float | None = None) -> Iterator[Callable[..
         A function `update(done, note="", total=None)`: how much is done of the total, which it may
         change.
     """
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from tqdm import tqdm
 
-    console = Console(stderr=True)
-    if not (show and console.is_terminal):
-        yield lambda done, note="", total=None: None
-        return
-    columns = (TextColumn("{task.fields[note]}"), TimeElapsedColumn(), TextColumn("left:"))
-    with Progress(
-        BarColumn(), *columns, TimeRemainingColumn(), console=console, transient=True
-    ) as bar:
-        task = bar.add_task("", total=total, note="")
+    form = "{l_bar}{bar}| {elapsed}<{remaining}{postfix}"
+    # With None, only a terminal gets a bar.
+    with tqdm(total=total, disable=None if show else True, leave=False, bar_format=form) as bar:
 
         def update(done: float, note: str = "", total: float | None = None) -> None:
-            bar.update(task, completed=done, note=note, total=total)
+            bar.total = bar.total if total is None else total
+            bar.set_postfix_str(note, refresh=False)
+            bar.update(done - bar.n)
 
         yield update
 

@@ -131,14 +131,14 @@ def loading_options(dtype: str | torch.dtype | None, prepare: bool) -> dict[str,
 
 
 def find_device(device: str | int | torch.device | None) -> torch.device:
-    """A device of this machine, with its number where it has one; None gives a GPU if possible.
+    """A device of this machine, with its number where it has one; None gives an accelerator if any.
 
     Raises:
         ValueError: This machine has no such device.
     """
     if device is None:
-        best = "mps" if torch.backends.mps.is_available() else "cpu"
-        device = "cuda" if torch.cuda.is_available() else best
+        has_one = torch.accelerator.is_available()
+        device = torch.accelerator.current_accelerator() if has_one else "cpu"
     if isinstance(device, bool) or not isinstance(device, str | int | torch.device):
         raise InputError(
             f"device is {device!r:.60}", "one device, such as 'cpu' or 'cuda:1'", "name one"

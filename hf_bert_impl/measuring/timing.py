@@ -1,6 +1,6 @@
 """Times in turns, the machine's best matrix product, and the processor's name.
 
-Times are wall-clock seconds; on CUDA the device is waited for before each reading of the clock.
+Times are wall-clock seconds; an accelerator is waited for before each reading of the clock.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def in_turns(calls: Sequence[Call], rounds: int) -> list[list[float]]:
 
 def device_wait(device: str) -> Call | None:
     """What waits for a device; None for the CPU, whose calls return when they are done."""
-    return torch.cuda.synchronize if device.startswith("cuda") else None
+    return None if device == "cpu" else torch.accelerator.synchronize
 
 
 def best_product(hidden: int, inner: int, dtype: str, device: str = "cpu") -> float:

@@ -34,6 +34,8 @@ Forward = TypeVar("Forward", bound=Callable[..., Any])
 varlen_attn: Any = None
 with suppress(ImportError):  # torch 2.10 and later
     from torch.nn.attention.varlen import varlen_attn
+#: The largest head of flash attention's kernels.
+MAX_FLASH_HEAD = 256
 #: Backends that take sequences of equal length without a mask, and that can add a position bias.
 #: Others (flash attention, flex, one that a user registered) get a padded batch and its mask.
 OWN_BACKENDS = ("eager", "sdpa")
@@ -353,9 +355,7 @@ class BertSelfAttention(nn.Module):
             keys,
             longest_query,
             longest_key,
-            scale=self.scaling,
-            num_splits=1,  # else a document's last bits depend on its neighbours
-        )
+        )  # scaled by 1/√d; torch 2.10 to 2.13 have no more arguments in common
         return context
 
     def _attend_group(
@@ -630,12 +630,20 @@ def drop(states: Tensor, probability: float) -> Tensor:
     return states * is_left.to(states.dtype).mul_(VALUES / (VALUES - dropped))
 
 
-def takes_varlen(device: torch.device, dtype: torch.dtype, dropout: float = 0) -> bool:
-    """Whether torch's variable-length flash attention computes this: half precision on CUDA."""
+def takes_varlen(
+    device: torch.device, dtype: torch.dtype, head_size: int, dropout: float = 0
+) -> bool:
+    """Whether torch's variable-length flash attention computes this: half precision on CUDA.
+
+    It needs a GPU of compute capability 8.0, and a head size that is a multiple of 8, at most 256.
+    """
+    if varlen_attn is None or device.type != "cuda" or dropout:
+        return False
     if torch.is_autocast_enabled(device.type):
         dtype = torch.get_autocast_dtype(device.type)
     is_half = dtype in (torch.float16, torch.bfloat16)
-    return varlen_attn is not None and device.type == "cuda" and is_half and not dropout
+    has_kernel = head_size % 8 == 0 and head_size <= MAX_FLASH_HEAD
+    return is_half and has_kernel and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def layer_masks(

@@ -376,7 +376,7 @@ class Layout:
         if all(queries == keys for queries, keys in lengths):
             return None
         starts = list(accumulate((queries for queries, _ in lengths), initial=0))[:-1]
-        return _ranges(starts, [keys for _, keys in lengths]).to(self.device)
+        return _ranges(starts, [keys for _, keys in lengths]).to(self.device, non_blocking=True)
 
     @cached_property
     def cumulative_lengths(self) -> tuple[Tensor, Tensor, int, int]:
@@ -420,7 +420,10 @@ def plan(inputs: Inputs, wanted: Wanted, route: Route) -> Layout:
 
 
 def _prepare_grid(layout: Layout) -> None:
-    """Makes the mask of attention on the padded batch, if it is that."""
+    """Decides between the two routes, and makes the mask of attention on the padded batch."""
+    if layout.token_index is None and not layout.order:
+        # No padding: no mask, and a kernel that is called sooner than the other.
+        layout.route, layout.mask = Route.GRID, None
     if layout.route is Route.VARLEN and not all(group.keys for group in layout.groups):
         layout.route = Route.GRID  # that kernel defines no softmax over nothing
     if layout.route is Route.GRID and layout.order:

@@ -586,7 +586,9 @@ class BertModel(BertPreTrainedModel):
             return Route.ROWS
         # A launch for every length would keep an accelerator waiting.
         dropout = self.config.attention_probs_dropout_prob if self.training else 0
-        return Route.VARLEN if takes_varlen(inputs.device, self.dtype, dropout) else Route.GRID
+        head_size = self.config.hidden_size // self.config.num_attention_heads
+        is_varlen = takes_varlen(inputs.device, self.dtype, head_size, dropout)
+        return Route.VARLEN if is_varlen else Route.GRID
 
     def _why_padded(
         self, inputs: Inputs, is_encoder_only: bool, output_attentions: bool
@@ -787,8 +789,12 @@ class _LanguageModelHead(_BertHead):
         is_traced = inputs.is_traced or is_mapped(labels)
         if is_traced or self._inside.why_padded(self.cls) is None:
             wanted = Wanted(labelled(labels), self._is_sparse(labels))
+            positions = None
+            if labels is not None and wanted.only_required:
+                # Before the pass: an accelerator is waited for here.
+                positions = labels.flatten().ne(IGNORE_INDEX).nonzero().flatten()
             encoded = self._encode(inputs, wanted, **options)
-            return encoded, *self._scored(encoded, labels, inputs)
+            return encoded, *self._scored(encoded, labels, positions, inputs)
         # The head has a hook: it scores every position, as in transformers.
         every = torch.ones(inputs.shape, dtype=torch.bool, device=inputs.device)
         encoded = self._encode(inputs, Wanted(every), **options)
@@ -796,18 +802,18 @@ class _LanguageModelHead(_BertHead):
         return encoded, scored, labels
 
     def _scored(
-        self, encoded: Encoded, labels: Tensor | None, inputs: Inputs
+        self, encoded: Encoded, labels: Tensor | None, positions: Tensor | None, inputs: Inputs
     ) -> tuple[Encoded, Tensor | None]:
         """The states that the head scores, and their labels.
 
         The product with the vocabulary takes over a quarter of the operations of BERT-base's
         encoder. So in training only labelled tokens are scored, (N, D) in the order of the
-        flattened labels; otherwise all but padding, unless scoring everything is quicker.
+        flattened labels, at `positions`; otherwise all but padding, unless scoring everything is
+        quicker.
         """
         states, index, shape = encoded.states, encoded.index, encoded.shape
-        if labels is not None and self._is_sparse(labels):
-            labels = labels.to(states.device).flatten()
-            positions = (labels != IGNORE_INDEX).nonzero().flatten()
+        if labels is not None and positions is not None:
+            labels, positions = labels.flatten().to(states.device), positions.to(states.device)
             states = encoded.at(positions)
             return replace(encoded, states=states, index=None), labels[positions]
         if not self.config.padding_free or is_traced(inputs.device, states, labels):

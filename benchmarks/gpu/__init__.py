@@ -1,0 +1,1 @@
+"""The CUDA path proved and measured by one command: `make gpu`."""
