@@ -11,6 +11,7 @@ Notation: B batch, S sequence, T computed tokens (see `model/layout.py`), D hidd
 import inspect
 from collections.abc import Iterable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from math import log
@@ -33,7 +34,9 @@ from hf_bert_impl.model.layout import (
     Route,
     check_positions,
     plan,
+    scatter,
     takes_rows,
+    why_watched,
 )
 from hf_bert_impl.model.linear import linear, type_name
 from hf_bert_impl.model.losses import IGNORE_INDEX
@@ -49,9 +52,30 @@ _SERVED = {
     *("output_hidden_states", "return_dict", "use_cache", "num_items_in_batch", EXPANSIONS),
     *TOTALS,
 }
-#: Of the head that calls the bare model: labels, of which some may be at padding, or whether it
-#: reads all positions. None outside of a head.
-_reading: ContextVar[Tensor | bool | None] = ContextVar("reading", default=None)
+#: Heads that compute each token by itself, by the end of their class's name.
+TOKEN_HEADS = ("ForMaskedLM", "ForTokenClassification", "ForPreTraining")
+
+
+@dataclass
+class Reading:
+    """The states that a head reads."""
+
+    #: (B, S) of tokens, or of another shape: labels, of which some may be at padding.
+    labels: Tensor | None
+    #: Whether it reads all positions.
+    reads_all: bool
+    #: Whether it computes each token by itself.
+    by_token: bool
+    #: Whether it takes states (1, N, D) of tokens in place of (B, S, D).
+    takes_rows: bool
+    #: The arguments of packed input; MPNet's heads do not hand them on.
+    totals: dict[str, Any]
+    #: Where those tokens are, if it was given them.
+    encoded: Encoded | None = None
+
+
+#: Of the head that calls the bare model; None outside of a head.
+_reading: ContextVar[Reading | None] = ContextVar("reading", default=None)
 
 
 class FamilyEmbeddings(nn.Module):
@@ -183,7 +207,7 @@ class FamilyModel(BertModel):
         self._follow()
         reason = self._why_stock(given)
         if reason is None:
-            inputs = self._inputs(given)
+            inputs = self.inputs(given)
             hidden_states = given.get("output_hidden_states")
             if hidden_states is None:
                 hidden_states = self.bare_config.output_hidden_states
@@ -231,11 +255,14 @@ class FamilyModel(BertModel):
             return f"the argument {asked}"
         if self.bare_config.output_attentions:
             return "output_attentions"
-        is_in_head = _reading.get() is not None
-        if is_in_head and given.get("cu_seq_lens_q") is not None:
-            return "a head of transformers, which takes a row for each text"
-        if self.config.batch_invariant and (is_in_head or self.family.relative_bias):
-            return "relative positions" if not is_in_head else "a head of transformers"
+        reading = _reading.get()
+        is_packed = given.get("cu_seq_lens_q") is not None
+        if is_packed and reading is not None and not reading.by_token:
+            return "a head of transformers that takes a row for each text"
+        if self.config.batch_invariant and reading is not None:
+            return "a head of transformers"
+        if self.config.batch_invariant and self.family.relative_bias:
+            return "relative positions"
         if given.get("inputs_embeds") is not None and "projection" in self.embeddings._modules:
             return "inputs_embeds, which stock projects"
         reason = self._inside.why_padded(self)
@@ -252,7 +279,7 @@ class FamilyModel(BertModel):
                 part.training = is_training
         return None
 
-    def _inputs(self, given: dict[str, Any]) -> Inputs:
+    def inputs(self, given: dict[str, Any]) -> Inputs:
         """The batch of a call, checked, with its positions."""
         ids, embeddings, places = (
             given.get(name) for name in ("input_ids", "inputs_embeds", "position_ids")
@@ -302,10 +329,10 @@ class FamilyModel(BertModel):
         required, reading = check_positions(inputs.shape, **expansions), _reading.get()
         if reading is None or inputs.has_padding is False:
             return required
-        read = torch.zeros(inputs.shape, dtype=torch.bool, device=inputs.device)
-        read[:, 0 : inputs.shape[1] if reading is True else 1] = True
-        if isinstance(reading, Tensor) and reading.shape == inputs.shape:
-            read |= (reading != IGNORE_INDEX).to(read.device)
+        read = torch.full(inputs.shape, reading.reads_all, device=inputs.device)
+        read[:, 0] = True
+        if reading.labels is not None and reading.labels.shape == inputs.shape:
+            read |= (reading.labels != IGNORE_INDEX).to(read.device)
         return read if required is None else read | required
 
 
@@ -387,7 +414,9 @@ class Forward(_InPlace):
         """What stock's `forward` returns; states at padding are zero."""
         if torch.compiler.is_compiling() or torch.jit.is_tracing():
             return self.stock(*args, **kwargs)
+        reading = _reading.get()
         given = dict(zip(self.names, args, strict=False)) | kwargs
+        given |= {} if reading is None else reading.totals
         returns_dict = given.get("return_dict")
         if returns_dict is None:
             returns_dict = self.model.config.return_dict
@@ -395,10 +424,14 @@ class Forward(_InPlace):
         if encoded is None:
             given.pop(EXPANSIONS, None)
             return self.stock(**given)
-        output = {"last_hidden_state": encoded.pad(encoded.states)}
+        if reading is not None and reading.takes_rows and encoded.index is not None:
+            reading.encoded, states = encoded, encoded.states[None]
+        else:
+            states = encoded.pad(encoded.states)
+        output = {"last_hidden_state": states, "hidden_states": encoded.hidden_states}
         if encoded.pooled is not None:
             output["pooler_output"] = encoded.pooled
-        result = self.own.family.output(**output, hidden_states=encoded.hidden_states)
+        result = self.own.family.output(**output)
         return result if returns_dict else result.to_tuple()
 
 
@@ -406,23 +439,84 @@ class HeadForward(_InPlace):
     """In place of the `forward` of a model with a head: it says which states the head reads."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What stock's `forward` returns."""
+        """What stock's `forward` returns; scores at padding are zero, or those of zero states."""
         if torch.compiler.is_compiling() or torch.jit.is_tracing():
             return self.stock(*args, **kwargs)
         given = dict(zip(self.names, args, strict=False)) | kwargs
-        # The loss of answers compares all positions. ELECTRA may summarise other states than the
-        # first.
+        # The loss of answers compares all positions. ELECTRA may summarise others than the first.
         reads_all = given.get("start_positions") is not None
         reads_all |= getattr(self.model.config, "summary_type", "first") != "first"
-        labels = given.get("labels")
-        token = _reading.set(labels if isinstance(labels, Tensor) and not reads_all else reads_all)
+        by_token = type(self.model).__name__.endswith(TOKEN_HEADS)
+        totals = {name: given[name] for name in TOTALS if name in given}
+        takes_rows = by_token and self._takes_rows(given)
+        reading = Reading(given.get("labels"), reads_all, by_token, takes_rows, totals)
+        token = _reading.set(reading)
         try:
-            return self.stock(*args, **kwargs)
+            result = self.stock(*args, **kwargs)
         finally:
             _reading.reset(token)
+        if reading.encoded is not None:
+            index, shape = reading.encoded.index, reading.encoded.shape
+            result["logits"] = scatter(result["logits"][0], index, shape)
+        return result
+
+    def _takes_rows(self, given: dict[str, Any]) -> bool:
+        """Whether nothing reads the states or scores as (B, S, …)."""
+        model, returns_dict = self.model, given.get("return_dict")
+        bare, home = model.base_model, type(model).__module__
+        if (
+            given.get("labels") is not None
+            or not (model.config.return_dict if returns_dict is None else returns_dict)
+            or bare._forward_hooks
+        ):
+            return False
+        parts = (
+            part for child in model.children() if child is not bare for part in child.modules()
+        )
+        return all(
+            (type(part).__module__ == home or takes_rows(type(part))) and not why_watched(part)
+            for part in parts
+        )
+
+
+class MaskedLM:
+    """The two halves of a masked LM that `optimize` has put an adapter in.
+
+    Args:
+        model: For which `is_masked_lm` holds.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.bare = vars(model.base_model)["forward"]
+        self.head = [attrgetter(path)(model) for path in self.bare.own.family.masked_lm]
+
+    def encode(self, **given: Any) -> tuple[Encoded, Inputs]:
+        """The states that the head reads, and the checked batch; arguments as of its `forward`."""
+        encoded, inputs = self.bare.own.encode(given), self.bare.own.inputs(given)
+        if encoded is None:
+            states = self.bare.stock(**given, return_dict=True).last_hidden_state
+            encoded = Encoded(states, None, inputs.shape, None)
+        return encoded, inputs
+
+    def scores(self, states: Tensor) -> Tensor:
+        """(N, D) to (N, V)."""
+        for part in self.head:
+            states = part(states)
+        return states
+
+
+def is_masked_lm(model: nn.Module) -> bool:
+    """Whether `MaskedLM` takes a model."""
+    is_ours = isinstance(vars(model).get("forward"), HeadForward)
+    return is_ours and type(model).__name__.endswith("ForMaskedLM")
 
 
 # --- in place of stock models ---------------------------------------------------------------------
+
+
+def has_adapter(model: nn.Module) -> bool:
+    """Whether a model is a bare one with a `Forward` in place."""
+    return isinstance(vars(model).get("forward"), Forward)
 
 
 def forwards(model: nn.Module) -> list[Forward]:

@@ -49,6 +49,8 @@ class Family:
     projection: str = ""
     #: The path of the embedding of relative positions, (buckets, H), that all layers share.
     relative_bias: str = ""
+    #: The paths of its masked-LM head's modules, one after the other.
+    masked_lm: tuple[str, ...] = ("lm_head",)
 
 
 _HOME = "transformers.models.{0}.modeling_{1}"
@@ -71,6 +73,7 @@ ELECTRA = Family(
     (_HOME.format("electra", "electra"),),
     BaseModelOutputWithPastAndCrossAttentions,
     projection="embeddings_project",
+    masked_lm=("generator_predictions", "generator_lm_head"),
 )
 DISTILBERT = Family(
     "DistilBERT",
@@ -88,6 +91,7 @@ DISTILBERT = Family(
         "attention_probs_dropout_prob": "attention_dropout",
     },
     has_token_types=False,
+    masked_lm=("vocab_transform", "activation", "vocab_layer_norm", "vocab_projector"),
 )
 MPNET = Family(
     "MPNet",

@@ -212,7 +212,7 @@ def test_batch_invariance():
             "batch_invariant=True does not go with relative positions; ",
         ),
         (
-            "ElectraForTokenClassification",
+            "MPNetForSequenceClassification",
             lambda model: None,
             {"cu_seq_lens_q": torch.tensor([0, 5, 13])},
             "packed input comes with a head of transformers",

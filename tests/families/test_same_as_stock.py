@@ -108,3 +108,18 @@ def test_packed_input_is_as_its_texts_alone(prefix):
             if "pooler_output" in alone:
                 pooled = found.pooler_output[number]
                 torch.testing.assert_close(pooled, alone.pooler_output[0], atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_packed_labels(prefix):
+    """The loss of packed input is that of a row for each text."""
+    stock = random_stock(f"{prefix}ForMaskedLM", 5)
+    model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32").train()
+    batch = random_batch(stock, "right")
+    batch |= random_labels(stock, batch)
+    tokens = attended(batch)
+    packed = {name: batch[name][tokens][None] for name in ("input_ids", "labels")}
+    totals = torch.tensor([0, *tokens.sum(1).tolist()]).cumsum(0).int()
+    found, expected = model(**packed, cu_seq_lens_q=totals), stock(**batch)
+    torch.testing.assert_close(found.loss, expected.loss, atol=2e-5, rtol=0)
+    torch.testing.assert_close(found.logits[0], expected.logits[tokens], atol=2e-5, rtol=0)
