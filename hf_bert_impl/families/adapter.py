@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.families.table import FIELDS, LAYER, Family, family_of
 from hf_bert_impl.model.configuration_bert import BertConfig
-from hf_bert_impl.model.kernels import drop_prepared
+from hf_bert_impl.model.kernels import Kernels, drop_prepared, prepared_kernels
 from hf_bert_impl.model.layout import (
     TOTALS,
     Encoded,
@@ -54,6 +54,7 @@ _SERVED = {
 }
 #: Heads that compute each token by itself, by the end of their class's name.
 TOKEN_HEADS = ("ForMaskedLM", "ForTokenClassification", "ForPreTraining")
+TEXT_HEAD = "ForSequenceClassification"
 
 
 @dataclass
@@ -66,6 +67,8 @@ class Reading:
     reads_all: bool
     #: Whether it computes each token by itself.
     by_token: bool
+    #: Whether it reads the first token of each text and nothing else.
+    by_text: bool
     #: Whether it takes states (1, N, D) of tokens in place of (B, S, D).
     takes_rows: bool
     #: The arguments of packed input; MPNet's heads do not hand them on.
@@ -218,7 +221,7 @@ class FamilyModel(BertModel):
                 layout = plan(inputs, wanted, route)
                 if self.relative_bias is None:
                     return self._encode_packed(inputs, layout, requests, {})
-                if route is Route.ROWS and _is_gapless(layout):
+                if route in (Route.ROWS, Route.SINGLE) and _is_gapless(layout):
                     longest = max(group.queries for group in layout.groups)
                     layout.bias = relative_bias(self.relative_bias, longest)
                     return self._encode_packed(inputs, layout, requests, {})
@@ -257,12 +260,10 @@ class FamilyModel(BertModel):
             return "output_attentions"
         reading = _reading.get()
         is_packed = given.get("cu_seq_lens_q") is not None
-        if is_packed and reading is not None and not reading.by_token:
+        if is_packed and reading is not None and not (reading.by_token or reading.by_text):
             return "a head of transformers that takes a row for each text"
         if self.config.batch_invariant and reading is not None:
             return "a head of transformers"
-        if self.config.batch_invariant and self.family.relative_bias:
-            return "relative positions"
         if given.get("inputs_embeds") is not None and "projection" in self.embeddings._modules:
             return "inputs_embeds, which stock projects"
         reason = self._inside.why_padded(self)
@@ -428,6 +429,8 @@ class Forward(_InPlace):
             reading.encoded, states = encoded, encoded.states[None]
         else:
             states = encoded.pad(encoded.states)
+        if reading is not None and reading.by_text and "cu_seq_lens_q" in given:
+            states = states[0, given["cu_seq_lens_q"][:-1].long()][:, None]  # (R, 1, D)
         output = {"last_hidden_state": states, "hidden_states": encoded.hidden_states}
         if encoded.pooled is not None:
             output["pooler_output"] = encoded.pooled
@@ -446,10 +449,12 @@ class HeadForward(_InPlace):
         # The loss of answers compares all positions. ELECTRA may summarise others than the first.
         reads_all = given.get("start_positions") is not None
         reads_all |= getattr(self.model.config, "summary_type", "first") != "first"
-        by_token = type(self.model).__name__.endswith(TOKEN_HEADS)
+        name = type(self.model).__name__
+        by_token, by_text = name.endswith(TOKEN_HEADS), name.endswith(TEXT_HEAD)
         totals = {name: given[name] for name in TOTALS if name in given}
         takes_rows = by_token and self._takes_rows(given)
-        reading = Reading(given.get("labels"), reads_all, by_token, takes_rows, totals)
+        rows = (by_token, by_text, takes_rows, totals)
+        reading = Reading(given.get("labels"), reads_all, *rows)
         token = _reading.set(reading)
         try:
             result = self.stock(*args, **kwargs)
@@ -561,6 +566,20 @@ def put_in_place(model: Any, forward: Forward) -> None:
         vars(model)["forward"] = HeadForward(model)
 
 
+def adapt(model: Any, dtype: torch.dtype | str | None) -> Any:
+    """Puts an adapter in place in a stock model and prepares it; gives the model back.
+
+    The model is one of a family, which is used for inference alone: `optimize` keeps what training
+    and saving need.
+
+    Raises:
+        InputError: As `check`.
+    """
+    put_in_place(model, check(model))
+    prepare(model, dtype)
+    return model
+
+
 def remove(model: Any) -> None:
     """Undoes `put_in_place`."""
     for module in model.modules():
@@ -576,6 +595,12 @@ def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
     for forward in forwards(model):
         forward.own.prepare_for_inference(dtype)
         model.to(forward.own.dtype)
+
+
+def kernels_of(model: Any) -> Kernels | None:
+    """The kernels of a prepared encoder, of this package or adapted; None if it is not prepared."""
+    adapted = forwards(model)
+    return prepared_kernels(adapted[0].own if adapted else model)
 
 
 def drop(model: nn.Module) -> None:

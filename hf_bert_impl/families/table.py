@@ -106,6 +106,7 @@ MPNET = Family(
     relative_bias="encoder.relative_attention_bias",
 )
 FAMILIES = (ROBERTA, ELECTRA, DISTILBERT, MPNET)
+_COUNTING = ("roberta", "xlm-roberta", "camembert", "data2vec-text", "mpnet")
 _BY_HOME = {home: family for family in FAMILIES for home in family.homes}
 
 
@@ -116,3 +117,11 @@ def family_of(module: nn.Module) -> Family | None:
         module.config, "is_decoder", False
     )
     return family if is_encoder else None
+
+
+def longest_sequence(config: Any) -> int:
+    """Maximum number of tokens that a model of BERT or of a family has positions for."""
+    rows = int(config.max_position_embeddings)
+    if config.model_type not in _COUNTING:
+        return rows
+    return rows - 1 - (1 if config.model_type == "mpnet" else int(config.pad_token_id))

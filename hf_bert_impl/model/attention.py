@@ -333,7 +333,10 @@ class BertSelfAttention(nn.Module):
                     parts, k, v = [q[:, :keys], q[:, keys:]], k[:, :keys], v[:, :keys]
                 for part in parts:
                     if keys and part.shape[1] <= longest:
-                        contexts.append(attend_product(part, k, v, self.scaling))
+                        bias = layout.bias
+                        if bias is not None:
+                            bias = bias[:, : part.shape[1], :keys].contiguous()
+                        contexts.append(attend_product(part, k, v, self.scaling, 0.0, bias))
                     else:
                         own = RowGroup(1, part.shape[1], keys)
                         contexts.append(self._attend_group(part, k, v, own, layout, 0.0))
@@ -377,7 +380,7 @@ class BertSelfAttention(nn.Module):
             lowest = torch.finfo(query.dtype).min
             keys, mask = group.queries, query.new_full((1, 1, 1, 1), lowest)
         elif layout.bias is not None:
-            mask = layout.bias[None, :, : group.queries, :keys]
+            mask = layout.bias[None, :, : group.queries, :keys].contiguous()
         rows = [x.unflatten(1, (group.rows, -1)).transpose(0, 1) for x in (query, key, value)]
         query, key, value = rows[0], rows[1][:, :, :keys], rows[2][:, :, :keys]  # views
         if layout.is_eager and layout.route is Route.ROWS:  # "eager" is not steady

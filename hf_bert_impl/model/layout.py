@@ -296,8 +296,8 @@ class Layout:
     outputs: Tensor | None = None
     #: Whether queries that attend to nothing attend to their whole row equally ("eager").
     is_eager: bool = False
-    #: (H, L, L), added to the scores by the places of query and key; on the route "rows" only, and
-    #: where each sequence attends to all of its tokens.
+    #: (H, L, L), added to the scores by the places of query and key; on the routes "rows" and
+    #: "single" only, and where each sequence attends to all of its tokens.
     bias: Tensor | None = None
 
     @cached_property

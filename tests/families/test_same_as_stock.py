@@ -123,3 +123,16 @@ def test_packed_labels(prefix):
     found, expected = model(**packed, cu_seq_lens_q=totals), stock(**batch)
     torch.testing.assert_close(found.loss, expected.loss, atol=2e-5, rtol=0)
     torch.testing.assert_close(found.logits[0], expected.logits[tokens], atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_packed_classes(prefix):
+    """A row of scores for each text of a packed row."""
+    stock = random_stock(f"{prefix}ForSequenceClassification", 6)
+    model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
+    batch = random_batch(stock, "right")
+    tokens = attended(batch)
+    totals = torch.tensor([0, *tokens.sum(1).tolist()]).cumsum(0).int()
+    with torch.no_grad():
+        found = model(batch["input_ids"][tokens][None], cu_seq_lens_q=totals)
+        torch.testing.assert_close(found.logits, stock(**batch).logits, atol=2e-5, rtol=0)
