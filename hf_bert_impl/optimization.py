@@ -1,4 +1,4 @@
-"""`optimize`: a loaded BERT, whatever holds it, becomes this package's and fast."""
+"""`optimize`: a loaded BERT, or a model of a family like it, becomes fast, whatever holds it."""
 
 import sys
 from collections.abc import Iterator
@@ -22,11 +22,13 @@ DEPTH = 3
 
 
 def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
-    """Makes a loaded BERT compute without padding and with packed weights, where it is.
+    """Makes a loaded BERT, or a model like it, compute without padding and with packed weights.
 
     Every stock BERT in `model` gets this package's classes. The objects and their weights stay the
     same, so everyone who has them keeps them, and each is prepared for inference
-    (`BertPreTrainedModel.prepare_for_inference`). The loops of sentence-transformers take batches
+    (`BertPreTrainedModel.prepare_for_inference`). Models of RoBERTa, XLM-R, CamemBERT,
+    data2vec-text, ELECTRA, DistilBERT and MPNet keep their classes; the `forward` of the bare model
+    is replaced (`families.adapter.Forward`). The loops of sentence-transformers take batches
     of as many tokens as pay, unless a call names a `batch_size`, and a `SparseEncoder` makes its
     vectors without the scores of all tokens (`splade_vectors`).
 
@@ -51,8 +53,8 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
         `model` itself.
 
     Raises:
-        InputError: It holds no BERT, or one with modules of its own in it. Nothing has changed
-            then.
+        InputError: It holds none of these, or one with modules of its own in it. Nothing has
+            changed then.
         ValueError: The dtype is unknown, weights are on the meta device or quantised by torch, or
             `HF_BERT_KERNELS` names kernels that there are not. Nothing has changed then.
 

@@ -476,7 +476,10 @@ class HeadForward(_InPlace):
         ):
             return False
         parts = (
-            part for child in model.children() if child is not bare for part in child.modules()
+            part
+            for child in model.children()
+            if child is not bare and not isinstance(child, nn.CrossEntropyLoss)  # DistilBERT's
+            for part in child.modules()
         )
         return all(
             (type(part).__module__ == home or takes_rows(type(part))) and not why_watched(part)
