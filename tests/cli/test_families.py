@@ -157,6 +157,24 @@ def test_weights_that_are_missing(hf_bert, save, one_error_line):
     one_error_line(result, "lm_head")
 
 
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        ("XLMRobertaForSequenceClassification", "classify"),
+        ("ElectraForQuestionAnswering", "answer"),
+        ("MPNetModel", "embed"),
+    ],
+)
+def test_what_is_served(save, name, task):
+    pytest.importorskip("sentence_transformers")
+    from hf_bert_impl.serving.model_worker import PREDICTORS, task_of
+
+    folder = str(save(name, num_labels=2))
+    assert task_of(folder) == task
+    load, attribute = PREDICTORS[task]
+    assert getattr(load(folder), attribute) is not None
+
+
 def test_tokenizer_of_the_family(tmp_path):
     """Where no file names a class, as in FacebookAI/roberta-base."""
     tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "a", "b", "Ġ", "ab"]
