@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_bert_impl.errors import InputError, check_whole, one_line
 from hf_bert_impl.extras import install_remedy
-from hf_bert_impl.head_names import HEADS, class_of
+from hf_bert_impl.head_names import FAMILY_PREFIXES, HEADS, class_of, in_family
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -34,7 +34,18 @@ class Checkpoint:
     @property
     def architecture(self) -> str:
         """The class that its config names."""
-        return str((self.config.get("architectures") or ["BertModel"])[0])
+        bare = in_family("BertModel", self.model_type)
+        return str((self.config.get("architectures") or [bare])[0])
+
+    @property
+    def model_type(self) -> str | None:
+        """The `model_type` of its config, which the first BERT checkpoints do not have."""
+        return self.config.get("model_type")
+
+    @property
+    def is_bert(self) -> bool:
+        """Whether it is a BERT, and not of another family."""
+        return self.model_type not in FAMILY_PREFIXES
 
     @property
     def folder(self) -> Path | None:
@@ -42,12 +53,15 @@ class Checkpoint:
         return Path(self.path) if os.path.isdir(self.path) else None
 
 
-def open_checkpoint(model: str, with_tokenizer: bool = False) -> Checkpoint:
+def open_checkpoint(
+    model: str, with_tokenizer: bool = False, any_family: bool = False
+) -> Checkpoint:
     """Find a checkpoint and check what can be checked without loading it.
 
     Args:
         model: A folder or a hub id.
         with_tokenizer: Whether it has to have a tokenizer.
+        any_family: Whether it may be of another family that `optimize` takes.
 
     Returns:
         The checkpoint with its config.
@@ -79,7 +93,7 @@ def open_checkpoint(model: str, with_tokenizer: bool = False) -> Checkpoint:
                 "check the path",
             )
         config, path = _hub_config(model), model
-    _check_is_bert(config, model)
+    _check_kind(config, model, any_family)
     checkpoint = Checkpoint(model, path, config)
     if with_tokenizer:
         _require_tokenizer(checkpoint)
@@ -113,16 +127,18 @@ def _hub_config(model: str) -> dict[str, Any]:
     return config
 
 
-def _check_is_bert(config: dict[str, Any], model: str) -> None:
+def _check_kind(config: dict[str, Any], model: str, any_family: bool) -> None:
     kind = config.get("model_type")
+    if any_family and kind in FAMILY_PREFIXES:
+        return
     # The first BERT repositories were written before configs had a model_type.
     if kind is None and "num_hidden_layers" in config and "type_vocab_size" in config:
         return
     if kind not in ("bert", "hf_bert_impl"):
         raise InputError(
             f"{model} has model_type {kind!r}",
-            "a BERT (model_type 'bert')",
-            "name a BERT checkpoint, or mend model_type in its config.json",
+            f"one of bert, {', '.join(FAMILY_PREFIXES)}" if any_family else "'bert', a BERT",
+            "name such a checkpoint, or mend model_type in its config.json",
         )
 
 
@@ -137,11 +153,12 @@ def class_name(checkpoint: Checkpoint, head: str | None = None) -> str:
         InputError: There is no such head, or the config names a class that is none of ours.
     """
     if head is not None:
-        return class_of(head)
-    if checkpoint.architecture not in HEADS.values():
+        return in_family(class_of(head), checkpoint.model_type)
+    names = [in_family(name, checkpoint.model_type) for name in HEADS.values()]
+    if checkpoint.architecture not in names:
         raise InputError(
             f"the config of {checkpoint.name} names the architecture {checkpoint.architecture!r}",
-            f"one of {', '.join(HEADS.values())}",
+            f"one of {', '.join(names)}",
             f"choose a `head` ({', '.join(HEADS)})",
         )
     return checkpoint.architecture
@@ -150,7 +167,7 @@ def class_name(checkpoint: Checkpoint, head: str | None = None) -> str:
 def load_model(
     checkpoint: Checkpoint, name: str, **options: Any
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Load a checkpoint by this package's class, in eval mode.
+    """Load a checkpoint by this package's class, or by transformers' for another family.
 
     Args:
         checkpoint: An open checkpoint.
@@ -158,19 +175,26 @@ def load_model(
         **options: Further arguments of `from_pretrained`.
 
     Returns:
-        The model and transformers' loading info.
+        The model, in eval mode, and transformers' loading info.
 
     Raises:
         ValueError, OSError: The weights cannot be read, do not fit the config, or are not finite.
     """
+    import transformers
+
     import hf_bert_impl
     from hf_bert_impl.finite import check_finite
     from hf_bert_impl.model.loading import CheckpointMismatch
 
-    cls = getattr(hf_bert_impl, name)
+    cls = getattr(hf_bert_impl if checkpoint.is_bert else transformers, name, None)
+    if cls is None:
+        raise InputError(
+            f"there is no {name}", "a head that its family has", "choose another `head`"
+        )
+    mismatch = CheckpointMismatch if checkpoint.is_bert else RuntimeError
     try:
         model, info = cls.from_pretrained(checkpoint.path, output_loading_info=True, **options)
-    except CheckpointMismatch as error:
+    except mismatch as error:
         raise InputError(
             f"the weights of {checkpoint.name} could not be loaded ({one_line(error)[:300]})",
             f"the weights of a {name} that fit its config.json",
@@ -266,7 +290,7 @@ def load_encoder(
     path = os.path.expanduser(model)
     # Older sentence-transformers folders have BERT in a folder below, which this would not find.
     if not os.path.isfile(os.path.join(path, "modules.json")):
-        path = open_checkpoint(model).path
+        path = open_checkpoint(model, any_family=True).path
     return TextEncoder.from_pretrained(
         path, dtype=dtype, pooling=pooling, batch_invariant=batch_invariant
     )
@@ -281,19 +305,19 @@ def load_prepared(
         model: A folder or a hub id.
         head: The head that it has to have, as for `class_name`.
         dtype: As for `load_encoder`.
-        batch_invariant: As for `load_encoder`.
+        batch_invariant: As for `load_encoder`; of another family see `loading.budget_for`.
 
     Raises:
         ValueError, OSError: There is no such dtype, or the checkpoint cannot be used.
     """
-    from hf_bert_impl.inference.loading import loading_options
+    from hf_bert_impl.inference.loading import loading_options, prepare_model
 
     options = loading_options(dtype, prepare=True)
-    checkpoint = open_checkpoint(model, with_tokenizer=True)
+    checkpoint = open_checkpoint(model, with_tokenizer=True, any_family=True)
     loaded: Any = load_whole(checkpoint, head, **options)[0]
-    if batch_invariant:  # before the kernels are chosen
+    if batch_invariant and checkpoint.is_bert:  # before the kernels are chosen
         loaded.config.batch_invariant = True
-    return loaded.prepare_for_inference(dtype), load_tokenizer(checkpoint)
+    return prepare_model(loaded, dtype), load_tokenizer(checkpoint)
 
 
 def demo_folder() -> Path:

@@ -1,4 +1,5 @@
-"""What users call the heads; it stands alone, so that the command line starts at once."""
+"""What users call the heads and families; it imports nothing, so that the command line starts
+at once."""
 
 from hf_bert_impl.errors import InputError
 
@@ -13,6 +14,16 @@ HEADS = {
     "multiple-choice": "BertForMultipleChoice",
     "token-classification": "BertForTokenClassification",
     "question-answering": "BertForQuestionAnswering",
+}
+#: The `model_type` of the families that `optimize` takes, and how names of their classes begin.
+FAMILY_PREFIXES = {
+    "roberta": "Roberta",
+    "xlm-roberta": "XLMRoberta",
+    "camembert": "Camembert",
+    "data2vec-text": "Data2VecText",
+    "electra": "Electra",
+    "distilbert": "DistilBert",
+    "mpnet": "MPNet",
 }
 
 
@@ -29,3 +40,9 @@ def class_of(head: str) -> str:
     if name not in HEADS.values():
         raise InputError(f"`head` is {head!r}", f"one of {', '.join(HEADS)}", "choose one of these")
     return name
+
+
+def in_family(name: str, model_type: object) -> str:
+    """The name that a class of BERT has in a family; the same where `model_type` is BERT's."""
+    prefix = FAMILY_PREFIXES.get(str(model_type), "Bert")
+    return prefix + name.removeprefix("Bert")

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.families import adapter
 from hf_bert_impl.model import modeling_bert
 from hf_bert_impl.model.configuration_bert import BertConfig
-from hf_bert_impl.model.kernels import drop_prepared
 from hf_bert_impl.model.linear import type_name
 from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
 
@@ -114,12 +114,13 @@ def check(model: Any) -> Pairs:
 
 def revert(model: Any) -> None:
     """Undoes `convert` and `prepare`; what was learned since stays."""
-    drop_prepared(model)
+    adapter.drop(model)
     kept = vars(model).pop(_WEIGHTS, None)
     if kept is not None:
         _give_back_weights(model, kept)
         if kept.training:
             model.train()
+    adapter.remove(model)
     before = vars(model).get(_BEFORE)
     if before is None:
         return
@@ -132,20 +133,24 @@ def revert(model: Any) -> None:
 
 
 def prepare(model: Any, dtype: str | torch.dtype | None, callers: Iterable[nn.Module] = ()) -> None:
-    """Prepares a BERT of this package for inference, so that `revert` can undo it.
+    """Prepares a BERT of this package, or a model of a family, so that `revert` can undo it.
 
     Its results keep the dtype that they had, which modules behind it may rely on. In train mode it
     has the weights of that dtype again, and it is saved with them.
 
     Args:
-        model: The BERT.
+        model: The model.
         dtype: As in `prepare_for_inference`.
         callers: Modules that call its `forward` past hooks: their results keep their dtype too.
     """
     kept = vars(model).setdefault(_WEIGHTS, _Weights([], model.training, model.dtype))
     _give_back_weights(model, kept)
     kept.tensors = [(parameter, parameter.data) for parameter in model.parameters()]
-    model.prepare_for_inference(dtype)
+    if isinstance(model, BertPreTrainedModel):
+        model.prepare_for_inference(dtype)
+    else:
+        adapter.prepare(model, dtype)
+        vars(model)["train"] = partial(_train, model)
     kept.tensors = [pair for pair in kept.tensors if pair[0].dtype != pair[1].dtype]
     if model.dtype != kept.dtype:
         vars(model).update({name: partial(do, model) for name, do in _IN_PLACE_OF.items()})
@@ -154,8 +159,9 @@ def prepare(model: Any, dtype: str | torch.dtype | None, callers: Iterable[nn.Mo
 
 
 def _train(model: Any, mode: bool = True) -> Any:
-    """In place of a converted model's `train`: half precision is too coarse to learn in."""
+    """In place of `train`: half precision is too coarse, and packed weights do not learn."""
     if mode:
+        adapter.drop(model)
         _give_back_weights(model, vars(model)[_WEIGHTS])
     return type(model).train(model, mode)
 

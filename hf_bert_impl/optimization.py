@@ -1,4 +1,4 @@
-"""`optimize`: a loaded BERT, whatever holds it, becomes this package's and fast."""
+"""`optimize`: a loaded BERT, or a model of a family like it, becomes fast, whatever holds it."""
 
 import sys
 from collections.abc import Iterator
@@ -9,6 +9,8 @@ from torch import nn
 
 from hf_bert_impl import in_place
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.families import adapter
+from hf_bert_impl.families.table import FAMILIES, family_of
 from hf_bert_impl.inference.packed_loop import use_own_loop, use_packed_loop
 from hf_bert_impl.inference.sparse_encoder import SpladeFold, splade_folds
 from hf_bert_impl.model.kernels import check_dtype, check_weights
@@ -20,11 +22,13 @@ DEPTH = 3
 
 
 def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
-    """Makes a loaded BERT compute without padding and with packed weights, where it is.
+    """Makes a loaded BERT, or a model like it, compute without padding and with packed weights.
 
     Every stock BERT in `model` gets this package's classes. The objects and their weights stay the
     same, so everyone who has them keeps them, and each is prepared for inference
-    (`BertPreTrainedModel.prepare_for_inference`). The loops of sentence-transformers take batches
+    (`BertPreTrainedModel.prepare_for_inference`). Models of RoBERTa, XLM-R, CamemBERT,
+    data2vec-text, ELECTRA, DistilBERT and MPNet keep their classes; the `forward` of the bare model
+    is replaced (`families.adapter.Forward`). The loops of sentence-transformers take batches
     of as many tokens as pay, unless a call names a `batch_size`, and a `SparseEncoder` makes its
     vectors without the scores of all tokens (`splade_vectors`).
 
@@ -49,8 +53,8 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
         `model` itself.
 
     Raises:
-        InputError: It holds no BERT, or one with modules of its own in it. Nothing has changed
-            then.
+        InputError: It holds none of these, or one with modules of its own in it. Nothing has
+            changed then.
         ValueError: The dtype is unknown, weights are on the meta device or quantised by torch, or
             `HF_BERT_KERNELS` names kernels that there are not. Nothing has changed then.
 
@@ -64,18 +68,23 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
     modules = list(_modules(model))
     berts = _berts(modules)
     if not berts:
+        known = ", ".join(("BERT", *(family.name for family in FAMILIES)))
         raise InputError(
             f"the {type_name(type(model))} holds no BERT{_instead(modules)}",
-            "a BERT of transformers, or what holds one",
+            f"an encoder of transformers ({known}), or what holds one",
             "name another model; other architectures stay as they are",
         )
     for bert in berts:
         check_weights(bert)
-    checked = [(bert, in_place.check(bert)) for bert in berts]
+    pairs = {bert: in_place.check(bert) for bert in berts if in_place.is_bert(bert)}
+    others = {bert: adapter.check(bert) for bert in berts if bert not in pairs}
     encoders = _sentence_models(modules)
     try:
-        for bert, pairs in checked:
-            in_place.convert(bert, pairs)
+        for bert in berts:
+            if bert in pairs:
+                in_place.convert(bert, pairs[bert])
+            else:
+                adapter.put_in_place(bert, others[bert])
             in_place.prepare(bert, dtype, _callers(encoders, bert))
         for encoder in encoders:
             use_packed_loop(encoder)
@@ -129,9 +138,9 @@ def _modules(holder: Any) -> Iterator[nn.Module]:
 
 
 def _berts(modules: list[nn.Module]) -> list[Any]:
-    """The BERTs among modules and in them, without those that are the body of another."""
+    """The encoders among modules and in them, without those that are the body of another."""
     parts = dict.fromkeys(part for module in modules for part in module.modules())
-    berts = [part for part in parts if in_place.is_bert(part)]
+    berts = [part for part in parts if in_place.is_bert(part) or family_of(part) is not None]
     bodies = {part for bert in berts for part in bert.modules() if part is not bert}
     return [bert for bert in berts if bert not in bodies]
 

@@ -21,6 +21,8 @@ from hf_bert_impl.data.option_ranges import COUNT, STEPS, check_length
 from hf_bert_impl.data.token_budget import TOKEN_BUDGET
 from hf_bert_impl.errors import InputError, check_choice, one_line
 from hf_bert_impl.extras import require
+from hf_bert_impl.families import adapter
+from hf_bert_impl.families.table import family_of, longest_sequence
 from hf_bert_impl.finite import check_finite, check_numbers
 from hf_bert_impl.in_place import is_bert
 from hf_bert_impl.inference.batching import check_text
@@ -46,7 +48,7 @@ from hf_bert_impl.inference.packed_loop import (
 )
 from hf_bert_impl.inference.sentence_folder import check_modules, read_modules
 from hf_bert_impl.model.configuration_bert import BertConfig
-from hf_bert_impl.model.kernels import drop_prepared, make_steady, prepared_kernels
+from hf_bert_impl.model.kernels import make_steady
 from hf_bert_impl.model.linear import linear
 from hf_bert_impl.optimization import optimize
 
@@ -135,18 +137,20 @@ class TextEncoder(SentenceTransformer):
             super().__init__(path, **options)
         if pooling is not None:
             self._pool_by(pooling)
-        berts: list[Any] = [module for module in self.modules() if is_bert(module)]
+        berts: list[Any] = [
+            module for module in self.modules() if is_bert(module) or family_of(module) is not None
+        ]
         if not berts:
             raise InputError(
                 f"the modules of {path or 'this model'} hold no BERT",
-                "a BERT (model_type 'bert')",
+                "a BERT, or a model of another family that `optimize` takes",
                 "load other models by SentenceTransformer",
             )
-        bert = berts[0]
+        bert, longest = berts[0], longest_sequence(berts[0].config)
         if max_length is not None:
             least = self.tokenizer.num_special_tokens_to_add() + 1
-            check_length("max_length", max_length, least, bert.config.max_position_embeddings)
-        shortest = (max_length, self.max_seq_length, bert.config.max_position_embeddings)
+            check_length("max_length", max_length, least, longest)
+        shortest = (max_length, self.max_seq_length, longest)
         self.max_seq_length = min(length for length in shortest if length is not None)
         saved = bert.dtype
         for each in berts if batch_invariant else ():
@@ -155,10 +159,10 @@ class TextEncoder(SentenceTransformer):
         optimize(self, saved if dtype is None else dtype)
         if not prepare:
             for each in berts:
-                drop_prepared(each)
+                adapter.drop(each)
                 each.to(converted.get("dtype", saved))
         check_finite(self, path)  # a narrower type can make weights infinite
-        if bert.config.batch_invariant:
+        if getattr(bert.config, "batch_invariant", False):
             self._keep_bits()
         self.eval()
         #: The tokens that were computed so far.
@@ -191,7 +195,7 @@ class TextEncoder(SentenceTransformer):
     def precision(self) -> str:
         """The dtype that BERT computes in, with the kernels if it is prepared."""
         bert: Any = self.transformers_model
-        kernels = prepared_kernels(bert)
+        kernels = adapter.kernels_of(bert)
         return str(bert.dtype).removeprefix("torch.") if kernels is None else str(kernels)
 
     def forward(self, input: Features, **options: Any) -> Features:

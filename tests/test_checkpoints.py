@@ -163,7 +163,7 @@ def test_what_is_opened(save_tiny, monkeypatch):
 def test_models_that_are_no_bert(save_tiny):
     folder = save_tiny()
     fields("config.json", model_type="gpt2")(folder)
-    with pytest.raises(InputError, match="has model_type 'gpt2'; expected a BERT"):
+    with pytest.raises(InputError, match="has model_type 'gpt2'; expected 'bert', a BERT"):
         open_checkpoint(str(folder))
     fields("config.json", model_type="bert", architectures=["MyBert"])(folder)
     with pytest.raises(InputError, match=r"the architecture 'MyBert'; .* choose a `head` "):

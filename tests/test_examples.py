@@ -22,6 +22,7 @@ import hf_bert_impl.conversion
 from hf_bert_impl.cli import app
 from hf_bert_impl.data.masking import MaskingOptions
 from tests.checkpoints import SPECIAL_TOKENS, save_checkpoint
+from tests.families.cases import random_stock
 
 ROOT = Path(__file__).parent.parent
 #: The pages for users, by their name.
@@ -70,6 +71,12 @@ def checkpoints(
         folder = save_checkpoint(tmp_path / name, kind, words=words, **sizes, **labels)
         tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(folder, model_max_length=64)
         tokenizer.save_pretrained(folder)
+    for name, kind in (
+        ("sentence-transformers/all-mpnet-base-v2", "MPNetModel"),
+        ("BAAI/bge-reranker-v2-m3", "XLMRobertaForSequenceClassification"),
+    ):
+        random_stock(kind, vocab_size=len(words)).save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
     shutil.make_archive(str(tmp_path / "uncased_L-12_H-768_A-12"), "zip", fixtures_dir / "tf1")
     (tmp_path / "texts.txt").write_text("A cat naps.\nA kitten sleeps.\n")
     for part, rows in (("train", 24), ("dev", 8)):

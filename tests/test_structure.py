@@ -16,7 +16,7 @@ PACKAGE = "hf_bert_impl"
 FLOORS = (
     ("files",),
     ("checkpoint_files", "model"),
-    ("data", "inference", "measuring"),
+    ("data", "families", "inference", "measuring"),
     ("auto", "in_place", "optimization", "text_encoder"),
     ("checkpoints", "parity", "tasks", "training", "visualization"),
     ("conversion", "hub", "export"),

@@ -131,7 +131,7 @@ def answer(
         from hf_bert_impl.inference.question_file import answer_records
         from hf_bert_impl.progress import text_progress
 
-        checkpoint = checkpoints.open_checkpoint(model, with_tokenizer=True)
+        checkpoint = checkpoints.open_checkpoint(model, True, any_family=True)
         pipeline = QuestionAnsweringPipeline.from_pretrained(
             checkpoint.path, dtype=dtype, batch_invariant=batch_invariant, **fields
         )

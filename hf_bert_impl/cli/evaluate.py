@@ -168,13 +168,13 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Score a fine-tuned model; the command's name is the task."""
-    from hf_bert_impl.model.configuration_bert import BertConfig
+    from hf_bert_impl.inference.loading import load_config
     from hf_bert_impl.tasks.base import Columns
     from hf_bert_impl.tasks.evaluation import evaluate_task, task_for_model
 
     with quiet_libraries():
-        checkpoint = checkpoints.open_checkpoint(model, with_tokenizer=True)
-        config = BertConfig.from_pretrained(checkpoint.path)
+        checkpoint = checkpoints.open_checkpoint(model, True, any_family=True)
+        config = load_config(checkpoint.path, {})
         columns = Columns(text_column, text_pair_column, label_column)
         task = task_for_model(str(context.info_name), config, columns, dataset)
         scores, split, outputs = evaluate_task(
@@ -239,7 +239,7 @@ def masked_lm(
     from hf_bert_impl.tasks.registry import make_task
 
     with quiet_libraries():
-        checkpoint = checkpoints.open_checkpoint(model)
+        checkpoint = checkpoints.open_checkpoint(model, any_family=True)
         tokenizer = checkpoints.load_tokenizer(checkpoint)
         task = make_task("masked-lm", Columns(text_column), dataset)
         texts = [example.text for example in task.read(data)][:limit]

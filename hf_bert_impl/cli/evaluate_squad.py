@@ -92,7 +92,7 @@ def squad(
                 note = f"note: {missing} questions have no prediction and count as wrong"
                 typer.echo(note, err=True)
         else:
-            checkpoint = checkpoints.open_checkpoint(str(model), with_tokenizer=True)
+            checkpoint = checkpoints.open_checkpoint(str(model), True, any_family=True)
             metrics = scoring.evaluate_checkpoint(
                 checkpoint.path,
                 questions,

@@ -29,14 +29,18 @@ def fill_mask(
     with quiet_libraries():
         import torch
 
+        from hf_bert_impl.families.table import longest_sequence
+        from hf_bert_impl.inference.loading import load_config, prepare_model
         from hf_bert_impl.inference.masked_words import best_tokens, encode_masked
 
-        checkpoint = checkpoints.open_checkpoint(model)
+        checkpoint = checkpoints.open_checkpoint(model, any_family=True)
         tokenizer = checkpoints.load_tokenizer(checkpoint)
-        # The config says it before the weights are loaded; 512 is BERT's own.
-        limit = checkpoint.config.get("max_position_embeddings", 512)
+        # The config says it before the weights are loaded.
+        limit = longest_sequence(load_config(checkpoint.path, {}))
         ids = encode_masked(tokenizer, text, limit)
-        loaded, _ = checkpoints.load_whole(checkpoint, "masked-lm", dtype=torch.float32)
+        loaded: Any = checkpoints.load_whole(checkpoint, "masked-lm", dtype=torch.float32)[0]
+        if not checkpoint.is_bert:
+            prepare_model(loaded, None)
         (masks,) = best_tokens(loaded, tokenizer, [ids], top_k)
     if as_json:
         typer.echo(to_json({"text": text, "masks": masks}))

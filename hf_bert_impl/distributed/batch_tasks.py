@@ -34,6 +34,7 @@ from hf_bert_impl.data.token_budget import TOKEN_BUDGET, cut_batches
 from hf_bert_impl.data.vector_table import arrow_table
 from hf_bert_impl.distributed.digests import weights_digest
 from hf_bert_impl.errors import InputError, one_line
+from hf_bert_impl.families.table import longest_sequence
 from hf_bert_impl.freed_memory import keep_freed_memory
 
 #: Columns by name, as long as each other: a dictionary of lists or arrays, a DataFrame of pandas,
@@ -238,12 +239,14 @@ class _Classifier(BatchTask):
         threads: int | None = None,
     ) -> None:
         from hf_bert_impl.inference.classifier import TextClassifier
+        from hf_bert_impl.inference.loading import budget_for
 
         super().__init__(threads, columns, output_columns)
         bert, tokenizer = checkpoints.load_prepared(
             model, "sequence-classification", dtype, batch_invariant
         )
-        self.classifier = TextClassifier(bert, tokenizer, token_budget)
+        budget = budget_for(bert, token_budget, batch_invariant)
+        self.classifier = TextClassifier(bert, tokenizer, budget)
 
     @property
     def tokens(self) -> int:
@@ -392,13 +395,15 @@ class FillMask(BatchTask):
         token_budget: int | None = None,
         threads: int | None = None,
     ) -> None:
+        from hf_bert_impl.inference.loading import budget_for
+
         super().__init__(threads, (column,), tuple(output_columns))
         COUNT.check("top_k", top_k)
         self.model, self.tokenizer = checkpoints.load_prepared(
             model, "masked-lm", dtype, batch_invariant
         )
         self._top_k = min(top_k, self.model.config.vocab_size)
-        self._budget = token_budget or TOKEN_BUDGET
+        self._budget = budget_for(self.model, token_budget, batch_invariant) or TOKEN_BUDGET
         self._tokens = 0
 
     @property
@@ -408,12 +413,12 @@ class FillMask(BatchTask):
     def check(self, *texts: str) -> None:
         from hf_bert_impl.inference.masked_words import encode_masked
 
-        encode_masked(self.tokenizer, texts[0], self.model.config.max_position_embeddings)
+        encode_masked(self.tokenizer, texts[0], longest_sequence(self.model.config))
 
     def compute(self, *texts: list[str]) -> tuple[Any, ...]:
         from hf_bert_impl.inference.masked_words import best_tokens, encode_masked
 
-        limit = self.model.config.max_position_embeddings
+        limit = longest_sequence(self.model.config)
         ids = [encode_masked(self.tokenizer, text, limit) for text in texts[0]]
         found: list[Any] = []
         for batch in cut_batches(ids, len, token_budget=self._budget):

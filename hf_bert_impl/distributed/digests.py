@@ -10,7 +10,7 @@ def weights_digest(model: str) -> str:
     """What tells whether a model's files are the same: a digest of them, or the hub's commit."""
     folder = Path(model).expanduser()
     if not (folder / "modules.json").is_file():  # BERT may be in a folder below that one
-        checkpoints.open_checkpoint(model)  # which says what is wrong with it
+        checkpoints.open_checkpoint(model, any_family=True)  # which says what is wrong with it
     if not folder.is_dir():
         from transformers.utils import cached_file
         from transformers.utils.hub import extract_commit_hash

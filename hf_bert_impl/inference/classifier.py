@@ -13,6 +13,7 @@ import torch
 from hf_bert_impl.data.task_collator import ids_and_types
 from hf_bert_impl.data.token_budget import TOKEN_BUDGET, cut_batches
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.families.table import longest_sequence
 from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.inference.batching import check_text, packed_inputs
 from hf_bert_impl.inference.joined_calls import JoinedCalls
@@ -33,7 +34,8 @@ class TextClassifier:
     """Computes the logits of a sequence classifier.
 
     Args:
-        model: A BertForSequenceClassification. It is set to eval mode.
+        model: A BertForSequenceClassification, or another family's after `optimize`. It is set to
+            eval mode.
         tokenizer: Its tokenizer.
         token_budget: Most tokens that the model gets at once; a longer text comes alone.
     """
@@ -41,7 +43,7 @@ class TextClassifier:
     def __init__(self, model: Any, tokenizer: Any, token_budget: int | None = None) -> None:
         self.model, self.tokenizer = model.eval(), tokenizer
         self.token_budget = token_budget or TOKEN_BUDGET
-        limit = int(model.config.max_position_embeddings)
+        limit = longest_sequence(model.config)
         #: Tokens at which a text or a pair is cut, the longer one of a pair first.
         self.max_length = min(limit, int(tokenizer.model_max_length))
         #: How many were computed so far.

@@ -8,19 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers import AutoTokenizer
-from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
+from transformers.models.auto.tokenization_auto import (
+    TOKENIZER_MAPPING_NAMES,
+    tokenizer_class_from_name,
+)
 from transformers.utils import CONFIG_NAME, cached_file
 
 from hf_bert_impl.checkpoint_files import check_tokenizer_files
 from hf_bert_impl.errors import InputError, check_choice, check_whole, one_line
+from hf_bert_impl.families.adapter import adapt
 from hf_bert_impl.files.json_files import read_json
 from hf_bert_impl.finite import check_finite
+from hf_bert_impl.head_names import FAMILY_PREFIXES, in_family
+from hf_bert_impl.model import modeling_bert
 from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.kernels import DTYPES as FLOAT_DTYPES
 from hf_bert_impl.model.kernels import HALF_WEIGHTS
 from hf_bert_impl.model.loading import explained
-from hf_bert_impl.model.modeling_bert import BertModel
+from hf_bert_impl.model.modeling_bert import BertModel, BertPreTrainedModel
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
 
 #: What `dtype` may be called, and the type of the weights without preparing.
@@ -80,6 +87,39 @@ class CheckedBert(BertModel):
         model = load_checked(load, path, "BERT", "restore them, or name another checkpoint")
         model.__class__ = BertModel
         return model
+
+
+def class_to_load(path: str, name: str, place: Mapping[str, Any]) -> Any:
+    """The class that loads a checkpoint: this package's, or transformers' for another family.
+
+    Args:
+        path: A folder or a hub id.
+        name: The class of BERT, such as "BertForQuestionAnswering".
+        place: As for `load_tokenizer`.
+    """
+    own = in_family(name, _fields(path, CONFIG_NAME, place).get("model_type"))
+    return getattr(modeling_bert if own == name else transformers, own)
+
+
+def load_config(path: str, place: Mapping[str, Any]) -> Any:
+    """The config of a checkpoint of BERT or of another family; arguments as there."""
+    return class_to_load(path, "BertModel", place).config_class.from_pretrained(path, **place)
+
+
+def prepare_model(model: Any, dtype: str | torch.dtype | None) -> Any:
+    """Prepares a model of this package, or of another family, for inference; gives it back."""
+    is_ours = isinstance(model, BertPreTrainedModel)
+    return model.prepare_for_inference(dtype) if is_ours else adapt(model, dtype)
+
+
+def budget_for(model: Any, token_budget: int | None, batch_invariant: bool) -> int | None:
+    """The maximum number of tokens per batch for a model with a head.
+
+    The heads of other families are transformers', whose bits depend on the batch. If they must not,
+    each text is computed alone.
+    """
+    is_alone = batch_invariant and not isinstance(model, BertPreTrainedModel)
+    return 1 if is_alone else token_budget
 
 
 def load_checked(load: Callable[..., Any], path: Any, name: str, remedy: str) -> Any:
@@ -176,8 +216,9 @@ class TokenizerClass:
 def tokenizer_class(settings: Mapping[str, Any], config: Mapping[str, Any]) -> TokenizerClass:
     """Decide the class of a checkpoint's tokenizer, with AutoTokenizer's precedence.
 
-    tokenizer_config.json goes before config.json, and a BERT without either has BERT's own. A
-    class that tokenizer_config.json finds in code of the checkpoint is used only with trust.
+    tokenizer_config.json goes before config.json, and a model without either has that of its
+    `model_type`. A class that tokenizer_config.json finds in code of the checkpoint is used only
+    with trust.
 
     Args:
         settings: The content of tokenizer_config.json.
@@ -191,6 +232,8 @@ def tokenizer_class(settings: Mapping[str, Any], config: Mapping[str, Any]) -> T
     if code and code.rpartition("--")[2] == _OWN_CODE:
         code = None
     named = settings.get("tokenizer_class") or config.get("tokenizer_class")
+    if not named and not code and config.get("model_type") in FAMILY_PREFIXES:
+        named = TOKENIZER_MAPPING_NAMES[config["model_type"]]
     return TokenizerClass(named or (code or _OWN_CODE).rpartition(".")[2], code or None)
 
 

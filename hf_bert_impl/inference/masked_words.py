@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.families.adapter import MaskedLM, is_masked_lm
 from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.inference.batching import Ids, packed_inputs
 
@@ -56,7 +57,7 @@ def best_tokens(
     """The best tokens for each mask of several texts, which are computed without padding.
 
     Args:
-        model: A `BertForMaskedLM` in eval mode.
+        model: A `BertForMaskedLM`, or another family's after `optimize`, in eval mode.
         tokenizer: Its tokenizer.
         rows: The token ids of each text, from `encode_masked`.
         top_k: Number of tokens per mask, at most the vocabulary.
@@ -69,7 +70,8 @@ def best_tokens(
     inputs = packed_inputs(rows, None, model.device)
     here = inputs["input_ids"] == mask_id
     states = model.base_model(**inputs, return_dict=True).last_hidden_state[here]  # (masks, D)
-    scores = model.cls(states).float()  # (masks, V), not the scores of all tokens
+    head = MaskedLM(model).scores if is_masked_lm(model) else model.cls
+    scores = head(states).float()  # (masks, V), not the scores of all tokens
     check_numbers(scores, model)
     best = scores.softmax(dim=-1).topk(min(top_k, scores.shape[-1]))
     masks = zip(best.indices.tolist(), best.values.tolist(), strict=True)

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_bert_impl.data.token_budget import TOKEN_BUDGET, cut_batches
+from hf_bert_impl.families.adapter import has_adapter, is_masked_lm
 from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
 
 #: The batch size of sentence-transformers where the caller names none.
@@ -145,7 +146,8 @@ def use_own_loop(encoder: nn.Module) -> None:
 def _declared_parameters(encoder: nn.Module) -> Iterator[set[str]]:
     """The names that each `Transformer` found in the signature of stock BERT's `forward`."""
     for module in encoder.modules():
-        if isinstance(getattr(module, "model", None), BertPreTrainedModel):
+        model = getattr(module, "model", None)
+        if isinstance(model, nn.Module) and takes_packed_input(model):
             yield vars(module).get("_declared_forward_params", set())
 
 
@@ -275,12 +277,17 @@ def _gives_packed_rows(module: Any) -> bool:
     model = module.model
     model = model.get_base_model() if hasattr(model, "get_base_model") else model  # PEFT's
     return (
-        isinstance(model, BertPreTrainedModel)
+        takes_packed_input(model)
         and module.transformer_task in TASKS
         and module.unpad_inputs is not False
         and "text" in module.modality_config
         and all(entry["method"] == "forward" for entry in module.modality_config.values())
     )
+
+
+def takes_packed_input(model: nn.Module) -> bool:
+    """Whether a model takes one row of several texts; a head of another family takes none."""
+    return isinstance(model, BertPreTrainedModel) or has_adapter(model) or is_masked_lm(model)
 
 
 def _should_pack(module: Any, *arguments: Any, **options: Any) -> bool:

@@ -31,13 +31,21 @@ from hf_bert_impl.data.windows import (
     cut_windows,
 )
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.families.table import family_of, longest_sequence
 from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.inference.answer_options import AnswerOptions
 from hf_bert_impl.inference.batching import packed_inputs
 from hf_bert_impl.inference.joined_calls import JoinedCalls
-from hf_bert_impl.inference.loading import load_checked, load_tokenizer, loading_options
+from hf_bert_impl.inference.loading import (
+    budget_for,
+    class_to_load,
+    load_checked,
+    load_tokenizer,
+    loading_options,
+    prepare_model,
+)
 from hf_bert_impl.inference.question_answering_inputs import Pair, parse_inputs
-from hf_bert_impl.model.modeling_bert import BertForQuestionAnswering, BertPreTrainedModel
+from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
 
 #: Questions whose windows are sorted and computed together.
 QUESTIONS_AT_ONCE = 1024
@@ -65,7 +73,8 @@ class QuestionAnsweringPipeline(Pipeline):
     """Finds the answer to a question in a text, with the arguments and outputs of transformers 4.
 
     The windows of all questions of a call are sorted by length and go through the model in batches
-    that hold no padding. Models of transformers' own classes work too, on padded batches.
+    that hold no padding. Models of transformers' own classes work too, on padded batches. Of those
+    that `optimize` takes, padding is not computed.
     Where a context fits in one window the answers are those of transformers 4. Where it takes
     several, each token counts in the window where it has the most context, and scores of all
     windows are compared, as in run_squad.py (see `hf_bert_impl.data.answer_spans`); transformers 4
@@ -80,7 +89,8 @@ class QuestionAnsweringPipeline(Pipeline):
             "bfloat16" or "int8" say, converts first. False leaves the model as it is.
         batch_invariant: Sets `model.config.batch_invariant`: answers and scores have the same bits
             whatever other questions are asked with them, in any order and with any `batch_size`.
-            False leaves what the config says.
+            A model of another family computes each window alone then. False leaves what the config
+            says.
         batch_size: Most windows at once; by default as many as `TOKEN_BUDGET` tokens allow.
         **kwargs: The fields of `AnswerOptions`, and arguments of transformers' `Pipeline`, such as
             `device`.
@@ -116,7 +126,8 @@ class QuestionAnsweringPipeline(Pipeline):
                 f"model is {type(model).__name__}, which does not answer questions; give an "
                 "hf_bert_impl.BertForQuestionAnswering"
             )
-        if batch_invariant and not isinstance(model, BertPreTrainedModel):
+        is_bert = isinstance(model, BertPreTrainedModel)
+        if batch_invariant and not is_bert and family_of(model) is None:
             raise InputError(
                 f"`batch_invariant` is given with a {type(model).__name__}",
                 "an hf_bert_impl.BertForQuestionAnswering",
@@ -126,13 +137,14 @@ class QuestionAnsweringPipeline(Pipeline):
         #: How many were computed so far.
         self.tokens = 0
         self._joined = JoinedCalls(self._cut_questions, self._question_logits, TOKEN_BUDGET)
-        if batch_invariant:  # before the kernels are chosen
+        #: Maximum number of tokens per batch.
+        self.token_budget = budget_for(model, TOKEN_BUDGET, batch_invariant)
+        if batch_invariant and is_bert:  # before the kernels are chosen
             model.config.batch_invariant = True
         dtype = None if isinstance(prepare, bool) else prepare
-        if isinstance(model, BertPreTrainedModel) and (
-            dtype or (prepare and self.device.type == "cpu")
-        ):
-            model.prepare_for_inference(dtype)
+        is_known = is_bert or family_of(model) is not None
+        if is_known and (dtype or (prepare and self.device.type == "cpu")):
+            prepare_model(model, dtype)
 
     @classmethod
     def from_pretrained(
@@ -146,7 +158,8 @@ class QuestionAnsweringPipeline(Pipeline):
         """Loads a model with its tokenizer.
 
         Args:
-            path: A folder or a hub id of a BERT fine-tuned for question answering.
+            path: A folder or a hub id of a BERT fine-tuned for question answering, or of another
+                family that `optimize` takes.
             dtype: "float32", "bfloat16", "float16", "float16-weights", "int8", "auto", or a dtype
                 of torch, as `prepare_for_inference` takes them; None for that of the saved weights.
             device: None takes a GPU where there is one.
@@ -163,9 +176,10 @@ class QuestionAnsweringPipeline(Pipeline):
         options = loading_options(dtype, prepare)
         path = os.fspath(path)
         check_folder(path, {})
-        load = functools.partial(BertForQuestionAnswering.from_pretrained, path, **options)
+        kind = class_to_load(path, "BertForQuestionAnswering", {})
+        load = functools.partial(kind.from_pretrained, path, **options)
         remedy = "name a model fine-tuned for question answering"
-        model = load_checked(load, path, "BertForQuestionAnswering", remedy)
+        model = load_checked(load, path, kind.__name__, remedy)
         if device is not None:
             kwargs["device"] = device
         packing = dtype if prepare and dtype else prepare
@@ -284,7 +298,9 @@ class QuestionAnsweringPipeline(Pipeline):
         """Scores windows in batches of similar lengths; gives them back in order."""
         order = sorted(range(len(windows)), key=lambda n: -len(windows[n]))
         found: list[Logits] = [(np.empty(0), np.empty(0))] * len(windows)
-        budget = None if batch_size else TOKEN_BUDGET
+        if self.token_budget == 1:
+            batch_size = 1
+        budget = None if batch_size else self.token_budget
         lengths = [len(window) for window in windows]
         for batch in cut_batches(
             order, lengths.__getitem__, token_budget=budget, batch_size=batch_size
@@ -293,6 +309,11 @@ class QuestionAnsweringPipeline(Pipeline):
             for number, start, end in zip(batch, outputs["start"], outputs["end"], strict=True):
                 found[number] = start.numpy(), end.numpy()
         return found
+
+    def _limit(self) -> int | None:
+        """Maximum number of tokens of the model; None where its config does not say."""
+        config = self.model.config
+        return longest_sequence(config) if hasattr(config, "max_position_embeddings") else None
 
     def preprocess(self, input_: Sequence[Pair], **parameters: Any) -> list[list[Window]]:
         """The windows of each question with its context; see `windows.cut_windows`."""
@@ -303,7 +324,7 @@ class QuestionAnsweringPipeline(Pipeline):
                     raise InputError(
                         f"the {name} beside {beside[:60]!r} is empty", "a text", "give one"
                     )
-        limit = getattr(self.model.config, "max_position_embeddings", MAX_SEQ_LEN)
+        limit = self._limit() or MAX_SEQ_LEN
         default = min(MAX_SEQ_LEN, limit, self.tokenizer.model_max_length)
         max_seq_len = parameters.pop("max_seq_len", default)
         return cut_windows(self.tokenizer, input_, max_seq_len=max_seq_len, **parameters)
@@ -390,7 +411,7 @@ class QuestionAnsweringPipeline(Pipeline):
         check_ranges(AnswerOptions(**given))
         pre = {name: given[name] for name in _PREPROCESS if name in given}
         post = {name: given[name] for name in (*_POSTPROCESS, *_NULL) if name in given}
-        limit = getattr(self.model.config, "max_position_embeddings", None)
+        limit = self._limit()
         longest = pre.get("max_seq_len", limit or MAX_SEQ_LEN)
         if limit is not None:
             check_length("max_seq_len", longest, 1, limit)

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hf_bert_impl.inference.splade import splade_vectors
-from hf_bert_impl.model.modeling_bert import BertForMaskedLM
+from hf_bert_impl.inference.splade import splade_vectors, takes_splade
 
 #: The features of a batch that the model reads.
 _READ = (
@@ -35,7 +34,7 @@ class SpladeFold:
     both modules work as ever. Copies and pickles of the encoder keep it.
 
     Args:
-        transformer: The module with the model, a `BertForMaskedLM` of this package.
+        transformer: The module with the model, which `splade_vectors` takes.
         poolings: sentence-transformers' `SpladePooling`; more than one where routes share a model.
     """
 
@@ -61,7 +60,7 @@ class SpladeFold:
         serves = (
             not torch.is_grad_enabled()
             and not torch.compiler.is_compiling()
-            and isinstance(transformer.model, BertForMaskedLM)
+            and takes_splade(transformer.model)
             and not transformer.training
             and not transformer.model.config.output_hidden_states
             and features.get("modality", "text") == "text"
@@ -105,7 +104,7 @@ def splade_folds(encoder: nn.Module) -> list[SpladeFold]:
 
     followers: dict[nn.Module, dict[nn.Module | None, None]] = {}
     for module, follower in _in_order(encoder):
-        if isinstance(module, Transformer) and isinstance(module.model, BertForMaskedLM):
+        if isinstance(module, Transformer) and takes_splade(module.model):
             followers.setdefault(module, {})[follower] = None
     uses = Counter(pooling for behind in followers.values() for pooling in behind)
     folds = []

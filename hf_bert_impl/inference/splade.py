@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.families.adapter import MaskedLM, is_masked_lm
 from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.model.layers import LARGEST_BLOCK
 from hf_bert_impl.model.layout import Encoded, Inputs, Wanted
@@ -36,7 +37,7 @@ class Piece(NamedTuple):
 
 
 def splade_vectors(
-    model: nn.Module,
+    model: Any,
     input_ids: Tensor,
     attention_mask: Tensor | None = None,
     token_type_ids: Tensor | None = None,
@@ -53,7 +54,8 @@ def splade_vectors(
     model is batch-invariant (`BertConfig.batch_invariant`).
 
     Args:
-        model: A `BertForMaskedLM`, prepared for inference or not, of any dtype.
+        model: A `BertForMaskedLM`, or another masked LM that `optimize` has made fast, of any
+            dtype.
         input_ids: (B, S) token ids; or (1, N), several texts end to end, told apart as in
             `BertModel.forward`.
         attention_mask: (B, S), zero where a token does not count; None if all do.
@@ -71,12 +73,12 @@ def splade_vectors(
             there is no such pooling or activation.
         ValueError: The input does not fit the model.
     """
-    if not isinstance(model, BertForMaskedLM):
+    if not takes_splade(model):
         kind = type(model)
         raise InputError(
             f"the model is a {kind.__module__}.{kind.__qualname__}",
-            "hf_bert_impl.BertForMaskedLM",
-            "load it with BertForMaskedLM.from_pretrained",
+            "hf_bert_impl.BertForMaskedLM, or a masked LM of transformers after optimize(model)",
+            "load it with BertForMaskedLM.from_pretrained, or call optimize first",
         )
     check_choice("`pooling_strategy`", pooling_strategy, POOLING_STRATEGIES)
     check_choice("`activation_function`", activation_function, LOGARITHMS)
@@ -100,11 +102,18 @@ def splade_vectors(
     def total(scores: Tensor) -> Tensor:
         return logarithm(scores.float()).sum(dim=0)
 
-    given = (input_ids, attention_mask, token_type_ids, position_ids, None)
-    inputs = Inputs.of(model.config, *given, options)
-    encoded = model._encode(inputs, Wanted(), **options)
+    given = (input_ids, attention_mask, token_type_ids, position_ids)
+    head: Callable[[Tensor], Tensor]
+    if isinstance(model, BertForMaskedLM):
+        inputs = Inputs.of(model.config, *given, None, options)
+        encoded, head = model._encode(inputs, Wanted(), **options), model.cls
+    else:
+        other = MaskedLM(model)
+        names = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
+        encoded, inputs = other.encode(**dict(zip(names, given, strict=True)), **options)
+        head = other.scores
     states, pieces = _by_text(encoded, inputs)
-    vocabulary = model.config.vocab_size
+    vocabulary: int = model.config.vocab_size
     is_max = pooling_strategy == "max"
     itemsize = states.element_size() if is_max else torch.float32.itemsize  # sums are in float32
     limit = max(1, LARGEST_BLOCK // (vocabulary * itemsize))
@@ -113,7 +122,7 @@ def splade_vectors(
     start = 0
     for group in _slices(pieces, limit):
         stop = start + sum(piece.tokens for piece in group)
-        reduced = _reduce(model.cls, states[start:stop], group, of_piece)
+        reduced = _reduce(head, states[start:stop], group, of_piece)
         for piece, one in zip(group, reduced, strict=True):
             before = best[piece.text]
             best[piece.text] = one if before is None else join(before, one)
@@ -129,6 +138,11 @@ def splade_vectors(
     if not torch.is_grad_enabled():
         check_numbers(stacked, model)
     return stacked
+
+
+def takes_splade(model: nn.Module) -> bool:
+    """Whether `splade_vectors` takes a model."""
+    return isinstance(model, BertForMaskedLM) or is_masked_lm(model)
 
 
 def _by_text(encoded: Encoded, inputs: Inputs) -> tuple[Tensor, list[Piece]]:

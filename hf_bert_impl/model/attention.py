@@ -308,7 +308,7 @@ class BertSelfAttention(nn.Module):
             if not group.keys or group.queries > longest:
                 contexts.append(self._attend_group(q, k, v, group, layout, dropout))
             else:
-                contexts += attend_rows(q, k, v, group, self.scaling, dropout)
+                contexts += attend_rows(q, k, v, group, self.scaling, dropout, layout.bias)
         if len(contexts) == 1:
             return contexts[0]
         return torch.cat(contexts or [query.transpose(0, 1)])
@@ -335,7 +335,10 @@ class BertSelfAttention(nn.Module):
                     parts, k, v = [q[:, :keys], q[:, keys:]], k[:, :keys], v[:, :keys]
                 for part in parts:
                     if keys and part.shape[1] <= longest:
-                        contexts.append(attend_product(part, k, v, self.scaling))
+                        bias = layout.bias
+                        if bias is not None:
+                            bias = bias[:, : part.shape[1], :keys].contiguous()
+                        contexts.append(attend_product(part, k, v, self.scaling, 0.0, bias))
                     else:
                         own = RowGroup(1, part.shape[1], keys)
                         contexts.append(self._attend_group(part, k, v, own, layout, 0.0))
@@ -376,6 +379,8 @@ class BertSelfAttention(nn.Module):
             # which gives the mean over the whole row.
             lowest = torch.finfo(query.dtype).min
             keys, mask = group.queries, query.new_full((1, 1, 1, 1), lowest)
+        elif layout.bias is not None:
+            mask = layout.bias[None, :, : group.queries, :keys].contiguous()
         rows = [x.unflatten(1, (group.rows, -1)).transpose(0, 1) for x in (query, key, value)]
         query, key, value = rows[0], rows[1][:, :, :keys], rows[2][:, :, :keys]  # views
         if layout.is_eager and layout.route is Route.ROWS:  # "eager" is not steady
@@ -539,36 +544,51 @@ def eager_attention_forward(
 
 
 def attend_rows(
-    query: Tensor, key: Tensor, value: Tensor, group: RowGroup, scaling: float, dropout: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    group: RowGroup,
+    scaling: float,
+    dropout: float,
+    bias: Tensor | None = None,
 ) -> list[Tensor]:
     """Attention without mask over several rows of equal length, by plain products.
 
     Args:
         query: (H, rows · queries, d); likewise key and value.
         group: The rows; `keys` is not 0.
+        bias: As in `Layout`.
 
     Returns:
         (·, H, d) each, which together are (rows · queries, H, d).
     """
     rows, queries, keys = group
+    bias = None if bias is None else bias[:, :queries, :keys]
     if rows == 1:
         if keys < queries:
             key, value = key[:, :keys], value[:, :keys]
-        return [attend_product(query, key, value, scaling, dropout)]
+        return [attend_product(query, key, value, scaling, dropout, bias)]
     if queries >= SHORTEST_IN_PLACE:
         parts = zip(*(x.split(queries, dim=1) for x in (query, key, value)), strict=True)
-        return [attend_product(q, k[:, :keys], v[:, :keys], scaling, dropout) for q, k, v in parts]
+        given = (scaling, dropout, bias)
+        return [attend_product(q, k[:, :keys], v[:, :keys], *given) for q, k, v in parts]
     # (H, rows, ·, d), a view, to (H · rows, ·, d)
     q, k, v = (
         x.unflatten(1, (rows, -1))[:, :, :count].flatten(0, 1)
         for x, count in ((query, queries), (key, keys), (value, keys))
     )
-    context = attend_product(q, k, v, scaling, dropout)  # (queries, H · rows, d)
+    bias = None if bias is None else bias.repeat_interleave(rows, dim=0)
+    context = attend_product(q, k, v, scaling, dropout, bias)  # (queries, H · rows, d)
     return [context.unflatten(1, (-1, rows)).permute(2, 0, 1, 3).flatten(0, 1)]
 
 
 def attend_product(
-    query: Tensor, key: Tensor, value: Tensor, scaling: float, dropout: float = 0.0
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float,
+    dropout: float = 0.0,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Attention without mask by plain products.
 
@@ -577,14 +597,17 @@ def attend_product(
         key: (H, K, d), K not 0; likewise value.
         scaling: 1/√d in BERT.
         dropout: Probability of dropping a weight.
+        bias: (H, Q, K), added to the scores, or None.
 
     Returns:
         (Q, H, d).
     """
+    added, beta = (NOTHING, 0) if bias is None else (bias, 1)
     if key.shape[1] < SHORTEST_LAST_SOFTMAX and not dropout:
-        scores = torch.baddbmm(NOTHING, key, query.transpose(1, 2), beta=0, alpha=scaling)
+        added = added if bias is None else bias.transpose(1, 2)
+        scores = torch.baddbmm(added, key, query.transpose(1, 2), beta=beta, alpha=scaling)
         return torch.bmm(scores.softmax(dim=1).transpose(1, 2), value).transpose(0, 1)
-    scores = torch.baddbmm(NOTHING, query, key.transpose(1, 2), beta=0, alpha=scaling)
+    scores = torch.baddbmm(added, query, key.transpose(1, 2), beta=beta, alpha=scaling)
     weights = scores.softmax(dim=-1)
     if dropout:
         weights = drop(weights, dropout)

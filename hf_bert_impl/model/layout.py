@@ -59,6 +59,7 @@ MOVERS = (
     "torch.distributed.fsdp.",
     "accelerate.hooks",
     "transformers.modeling_utils",
+    "transformers.utils.output_capturing",  # which act while upstream's `forward` runs
     "hf_bert_impl.in_place",
 )
 
@@ -295,6 +296,9 @@ class Layout:
     outputs: Tensor | None = None
     #: Whether queries that attend to nothing attend to their whole row equally ("eager").
     is_eager: bool = False
+    #: (H, L, L), added to the scores by the places of query and key; on the routes "rows" and
+    #: "single" only, and where each sequence attends to all of its tokens.
+    bias: Tensor | None = None
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -978,13 +982,17 @@ class Inside:
     def _reasons(self, root: nn.Module) -> Iterator[str]:
         for module, path in self.listed.items():
             kind = type(module)
-            if not takes_rows(kind) or getattr(module, "lora_variant", None):
+            if not self.takes_rows(kind) or getattr(module, "lora_variant", None):
                 where = path or "the model"
                 yield f"{where}, a {type_name(kind)} that does not declare packed rows"
         for module, path in self.listed.items():
             reason = why_watched(module)
             if reason is not None:
                 yield f"{reason} of {path or type(root).__name__}"
+
+    def takes_rows(self, kind: type) -> bool:
+        """Whether packed rows may go through modules of this class."""
+        return takes_rows(kind)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), ()  # a copy or a pickle has modules of its own

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.families.table import longest_sequence
 
 Batch = dict[str, Tensor]
 
@@ -101,10 +102,10 @@ def random_tokens(
     generator = torch.Generator().manual_seed(seed)
     tokens = []
     for length in lengths:
-        length = min(length, config.max_position_embeddings)
+        length = min(length, longest_sequence(config))
         ids = torch.randint(0, config.vocab_size, (length,), generator=generator)
         # The second half belongs to the last segment.
-        types = [0] * (length - length // 2) + [config.type_vocab_size - 1] * (length // 2)
+        types = [0] * (length - length // 2) + [_last_type(config)] * (length // 2)
         tokens.append((ids.tolist(), types))
     return tokens
 
@@ -160,12 +161,17 @@ def padded(tokens: Sequence[Tokens], config: Any, *, left: bool) -> Batch:
     )
     rows = [torch.tensor(ids) for ids, _ in tokens]
     # A model of one segment has no row for the type of a second one.
-    segments = [torch.tensor(types).clamp(max=config.type_vocab_size - 1) for _, types in tokens]
+    segments = [torch.tensor(types).clamp(max=_last_type(config)) for _, types in tokens]
     return {
         "input_ids": pad(rows, padding_value=config.pad_token_id or 0),  # (B, S)
         "token_type_ids": pad(segments),  # (B, S)
         "attention_mask": pad([torch.ones_like(row) for row in rows]),  # (B, S)
     }
+
+
+def _last_type(config: Any) -> int:
+    """The last token type; 0 for a model without types, which ignores them."""
+    return getattr(config, "type_vocab_size", 1) - 1
 
 
 def parity_labels(class_name: str, config: Any, batch: Batch) -> Batch:

@@ -85,10 +85,10 @@ def task_of(model: str) -> str:
     # sentence-transformers lists one module for a cross-encoder, and more for an encoder.
     if len(read_modules(model) or ()) > 1:
         return "embed"
-    checkpoint = open_checkpoint(model, with_tokenizer=True)
-    if checkpoint.architecture == "BertForQuestionAnswering":
+    checkpoint = open_checkpoint(model, with_tokenizer=True, any_family=True)
+    if checkpoint.architecture.endswith("ForQuestionAnswering"):
         return "answer"
-    if checkpoint.architecture != "BertForSequenceClassification":
+    if not checkpoint.architecture.endswith("ForSequenceClassification"):
         return "embed"
     labels = checkpoint.config.get("id2label") or {}
     is_single = int(checkpoint.config.get("num_labels", len(labels) or 2)) == 1

@@ -20,6 +20,7 @@ from hf_bert_impl.data.task_collator import Collator, Feature, ids_and_types, to
 from hf_bert_impl.data.task_files import Row, read_dataset, read_rows
 from hf_bert_impl.data.token_budget import cut_batches
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.families.table import longest_sequence
 from hf_bert_impl.inference.eval_mode import eval_mode
 from hf_bert_impl.tasks.metrics import Metrics
 
@@ -299,7 +300,7 @@ def sequence_length(task: Task, tokenizer: Any, config: Any, max_length: int | N
     Raises:
         ValueError: The model has no positions for so many, or a pair has no room.
     """
-    limit = int(config.max_position_embeddings)
+    limit = longest_sequence(config)
     if max_length is None:
         return min(limit, int(tokenizer.model_max_length), task.default_max_length)
     shortest = tokenizer.num_special_tokens_to_add(pair=True) + 2

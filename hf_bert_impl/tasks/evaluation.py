@@ -6,8 +6,13 @@ import os
 from functools import partial
 from typing import Any
 
-import hf_bert_impl
-from hf_bert_impl.inference.loading import load_checked, load_tokenizer
+from hf_bert_impl.inference.loading import (
+    class_to_load,
+    load_checked,
+    load_config,
+    load_tokenizer,
+    prepare_model,
+)
 from hf_bert_impl.tasks.base import Columns, Split, Task, sequence_length
 from hf_bert_impl.tasks.metrics import Metrics
 from hf_bert_impl.tasks.registry import make_task
@@ -39,7 +44,7 @@ def load_fine_tuned(
 
     Args:
         path: A folder or a hub id.
-        head: The class.
+        head: The class, by the name that BERT's has.
         prepare: Pack the weights for the CPU's kernels (`prepare_for_inference`).
         batch_invariant: Set the config's `batch_invariant`; False leaves what it says.
 
@@ -49,11 +54,12 @@ def load_fine_tuned(
     Raises:
         ValueError: Weights of the head are missing, or weights are not finite.
     """
-    load = partial(getattr(hf_bert_impl, head).from_pretrained, os.fspath(path))
-    model = load_checked(load, path, head, "name a model fine-tuned for it")
+    kind = class_to_load(os.fspath(path), head, {})
+    load = partial(kind.from_pretrained, os.fspath(path))
+    model = load_checked(load, path, kind.__name__, "name a model fine-tuned for it")
     if batch_invariant:  # before the kernels are chosen
         model.config.batch_invariant = True
-    return model.prepare_for_inference() if prepare else model
+    return prepare_model(model, None) if prepare else model
 
 
 def evaluate_task(
@@ -80,7 +86,7 @@ def evaluate_task(
         ValueError: The data cannot be read, have labels that the model does not know, or the model
             was not fine-tuned for the task.
     """
-    config = hf_bert_impl.BertConfig.from_pretrained(path)
+    config = load_config(os.fspath(path), {})
     tokenizer = load_tokenizer(os.fspath(path), {})
     length = sequence_length(task, tokenizer, config, max_length)
     examples = task.read(source)

@@ -19,6 +19,8 @@ from hf_bert_impl.data.option_ranges import check_length
 from hf_bert_impl.data.task_collator import Collator, Feature, token_count
 from hf_bert_impl.data.token_budget import cut_batches
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.families.adapter import MaskedLM, is_masked_lm
+from hf_bert_impl.families.table import longest_sequence
 from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.tasks.metrics import perplexity
 
@@ -65,7 +67,7 @@ def pseudo_perplexity(
         ValueError: There is no token to guess or no mask token, or `max_length` is more than the
             model takes.
     """
-    limit = int(model.config.max_position_embeddings)
+    limit = longest_sequence(model.config)
     length = limit if max_length is None else max_length
     check_length("max_length", length, 3, limit)
     if tokenizer.mask_token_id is None:
@@ -102,9 +104,10 @@ def pseudo_perplexity(
         batch = {name: value.to(model.device) for name, value in collator(features).items()}
         places = torch.tensor([feature["place"] for feature in features], device=model.device)
         gold = torch.tensor([feature["gold"] for feature in features], device=model.device)
-        states = model.bert(**batch, return_dict=True).last_hidden_state  # (R, S, D)
+        states = model.base_model(**batch, return_dict=True).last_hidden_state  # (R, S, D)
         own = torch.arange(len(features), device=model.device)
-        logits = model.cls(states[own, places]).float()  # (R, V)
+        head = MaskedLM(model).scores if is_masked_lm(model) else model.cls
+        logits = head(states[own, places]).float()  # (R, V)
         check_numbers(logits, model)
         losses += torch.nn.functional.cross_entropy(logits, gold, reduction="none").tolist()
         right += int((logits.argmax(dim=-1) == gold).sum())

@@ -84,3 +84,27 @@ def test_code_of_its_own_is_refused_in_one_line(save_tiny, named, pair):
     (folder / "own.py").write_text("raise SystemExit('the code ran')")
     with pytest.raises(InputError, match=r"is code of its own, which is not run; .* AutoTokenizer"):
         load_tokenizer(str(folder), {})
+
+
+def test_bert_with_the_tokenizer_of_xlm_r(save_tiny):
+    """As in paraphrase-multilingual-MiniLM-L12-v2: its pad token is 1, and 0 by the config."""
+    folder = save_tiny("BertModel", words=LETTERS)
+    save_pieces(folder)
+    name_tokenizer(folder, None, {"tokenizer_class": "XLMRobertaTokenizer", "pad_token_id": 0})
+    sentences = pytest.importorskip("sentence_transformers")
+    stock = sentences.SentenceTransformer(str(folder), device="cpu")
+    stock.max_seq_length = 31
+    assert stock.tokenizer.pad_token_id == 1
+    encoder = TextEncoder.from_pretrained(folder)
+    assert type(encoder.tokenizer) is type(stock.tokenizer)
+    expected = stock.encode(LETTER_TEXTS)
+    assert np.allclose(encoder.encode(LETTER_TEXTS), expected, atol=1e-5)
+    optimized = hf_bert_impl.optimize(stock, "float32")
+    assert np.allclose(optimized.encode(LETTER_TEXTS), expected, atol=1e-5)
+    batch = optimized.tokenizer(LETTER_TEXTS, padding=True, max_length=31, return_tensors="pt")
+    batch = {name: value[:, :31] for name, value in batch.items()}
+    with torch.no_grad():
+        states = optimized[0].model(**batch).last_hidden_state
+    mask = batch["attention_mask"][..., None]
+    means = (states * mask).sum(1) / mask.sum(1)
+    assert np.allclose(means[[0, 1, 3]], expected[[0, 1, 3]], atol=1e-5)

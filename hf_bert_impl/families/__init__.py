@@ -1,0 +1,1 @@
+"""Models of transformers that are almost BERT: what differs in each, and one adapter for all."""

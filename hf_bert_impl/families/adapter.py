@@ -1,0 +1,613 @@
+"""Runs this package's encoder on the parts of a stock model, over packed rows.
+
+The stock model stays as it is: its object, class, modules, parameters, heads. Only `forward` of its
+bare model is another one (`Forward`). It computes by a `FamilyModel`, a `BertModel` whose linear
+layers, norms, embeddings and dropouts are the stock model's own. It calls stock's `forward` for
+everything that needs stock's modules: attention weights, hooks inside, a compiler, for example.
+
+Notation: B batch, S sequence, T computed tokens (see `model/layout.py`), D hidden size, H heads.
+"""
+
+import inspect
+from collections.abc import Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
+from math import log
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.families.table import FIELDS, LAYER, Family, family_of
+from hf_bert_impl.model.configuration_bert import BertConfig
+from hf_bert_impl.model.kernels import Kernels, drop_prepared, prepared_kernels
+from hf_bert_impl.model.layout import (
+    TOTALS,
+    Encoded,
+    Inputs,
+    Inside,
+    Layout,
+    Route,
+    check_positions,
+    plan,
+    scatter,
+    takes_rows,
+    why_watched,
+)
+from hf_bert_impl.model.linear import linear, type_name
+from hf_bert_impl.model.losses import IGNORE_INDEX
+from hf_bert_impl.model.modeling_bert import BertModel
+
+#: Buckets of MPNet's relative positions, and the distance from which on they share the last one.
+BUCKETS, FARTHEST = 32, 128
+#: Positions that a multi-vector query is filled up with (see `BertModel.forward`).
+EXPANSIONS = "query_expansion_positions"
+#: The arguments of a bare model's `forward` that packed rows serve, or that change nothing.
+_SERVED = {
+    *("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"),
+    *("output_hidden_states", "return_dict", "use_cache", "num_items_in_batch", EXPANSIONS),
+    *TOTALS,
+}
+#: Heads that compute each token by itself, by the end of their class's name.
+TOKEN_HEADS = ("ForMaskedLM", "ForTokenClassification", "ForPreTraining")
+TEXT_HEAD = "ForSequenceClassification"
+
+
+@dataclass
+class Reading:
+    """The states that a head reads."""
+
+    #: (B, S) of tokens, or of another shape: labels, of which some may be at padding.
+    labels: Tensor | None
+    #: Whether it reads all positions.
+    reads_all: bool
+    #: Whether it computes each token by itself.
+    by_token: bool
+    #: Whether it reads the first token of each text and nothing else.
+    by_text: bool
+    #: Whether it takes states (1, N, D) of tokens in place of (B, S, D).
+    takes_rows: bool
+    #: The arguments of packed input; MPNet's heads do not hand them on.
+    totals: dict[str, Any]
+    #: Where those tokens are, if it was given them.
+    encoded: Encoded | None = None
+
+
+#: Of the head that calls the bare model; None outside of a head.
+_reading: ContextVar[Reading | None] = ContextVar("reading", default=None)
+
+
+class FamilyEmbeddings(nn.Module):
+    """Sum of word, position and token-type embeddings, normalised, and projected if need be."""
+
+    adds_positions = True
+
+    def forward(
+        self,
+        input_ids: Tensor | None,
+        token_type_ids: Tensor | None,
+        position_ids: Tensor | None,
+        inputs_embeds: Tensor | None = None,
+    ) -> Tensor:
+        """(T,) ids, or (T, D) in place of word embeddings, to (T, D).
+
+        Positions are 0, 1, 2, … if None.
+        """
+        own: Any = self._modules
+        states: Any = own["word_embeddings"](input_ids) if inputs_embeds is None else inputs_embeds
+        if "token_type_embeddings" in own:
+            if token_type_ids is None:
+                token_type_ids = torch.zeros(1, dtype=torch.long, device=states.device)
+            states = states + own["token_type_embeddings"](token_type_ids)
+        if position_ids is None:
+            position_ids = torch.arange(len(states), device=states.device)
+        states = states + own["position_embeddings"](position_ids)
+        states = own["dropout"](own["LayerNorm"](states))
+        return linear(own["projection"], states) if "projection" in own else states
+
+    takes_packed = (forward,)
+
+
+class Parts(Inside):
+    """The modules of a stock model, and what prevents packed rows in them."""
+
+    def __init__(self, model: "FamilyModel") -> None:
+        super().__init__()
+        self.model = model
+
+    def why_padded(self, root: nn.Module) -> str | None:
+        """As in `Inside`, of the stock model; `model` takes its parts anew where they changed."""
+        return super().why_padded(self.model.stock)
+
+    def _list(self, root: nn.Module) -> None:
+        super()._list(root)
+        if self.reason is None:
+            self.reason = self.model.attach()
+
+    def takes_rows(self, kind: type) -> bool:
+        """Whether packed rows may go through modules of this class, or past them."""
+        return kind.__module__ in self.model.family.homes or takes_rows(kind)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.model,)
+
+
+class FamilyModel(BertModel):
+    """A `BertModel` made of the parts of a stock model; it is no part of that model's tree.
+
+    Args:
+        bare: The stock model, without a head.
+        family: Its family.
+    """
+
+    #: Has the modules of the stock model, by the same names, but not its `forward`.
+    stock: Any
+    #: The stock model's embedding of relative positions, if there is one.
+    relative_bias: nn.Module | None
+
+    def __init__(self, bare: Any, family: Family) -> None:
+        names = {name: family.fields.get(name, name) for name in FIELDS}
+        if not family.has_token_types:
+            del names["type_vocab_size"]
+        settings = {name: getattr(bare.config, theirs) for name, theirs in names.items()}
+        with torch.device("meta"):
+            super().__init__(BertConfig(**settings), getattr(bare, "pooler", None) is not None)
+        self.family = family
+        self.bare_config = bare.config
+        self.padding_idx: Any = getattr(bare.embeddings, "padding_idx", None)
+        # Past `nn.Module.__setattr__`, for which they would be parts of this model.
+        self.__dict__ |= {"stock": nn.Module(), "relative_bias": None}
+        self.stock.__dict__["_modules"] = bare._modules
+        self.embeddings: Any = FamilyEmbeddings()
+        self._inside = Parts(self)
+
+    def attach(self) -> str | None:
+        """Takes the parts of the stock model, as they are now.
+
+        Returns:
+            Why that is not possible, or None.
+        """
+        family, stock = self.family, self.stock
+        try:
+            layers = attrgetter(family.layers)(stock)
+            if len(layers) != len(self.encoder.layer):
+                return f"{len(layers)} layers, and {len(self.encoder.layer)} by its config"
+            for own, theirs in zip(self.encoder.layer, layers, strict=True):
+                _take(own, theirs, zip(LAYER, family.layer, strict=True))
+            names = ["word_embeddings", "position_embeddings", "LayerNorm", "dropout"]
+            names += ["token_type_embeddings"] * family.has_token_types
+            _take(self.embeddings, stock.embeddings, ((name, name) for name in names))
+            if family.projection in stock._modules:
+                _take(self.embeddings, stock, [("projection", family.projection)])
+            if self.pooler is not None:
+                _take(self.pooler, stock.pooler, (("dense", "dense"), ("activation",) * 2))
+            if family.relative_bias:
+                self.__dict__["relative_bias"] = attrgetter(family.relative_bias)(stock)
+        except AttributeError as error:
+            return f"missing parts ({error})"
+        taken = set(stock.modules())
+        # Without the dropouts that stock lacks, which stay in eval mode.
+        self.containers = [part for part in self.modules() if part._modules and part not in taken]
+        return None
+
+    def encode(self, given: dict[str, Any]) -> Encoded | None:
+        """The states of a call, by packed rows.
+
+        Args:
+            given: The arguments of stock's `forward`.
+
+        Returns:
+            None if stock's `forward` has to compute the call.
+
+        Raises:
+            ValueError: The input does not fit the model, or the call cannot be computed by packed
+                rows, as packed input and batch invariance need it; one line says what to change.
+        """
+        self._follow()
+        reason = self._why_stock(given)
+        if reason is None:
+            inputs = self.inputs(given)
+            hidden_states = given.get("output_hidden_states")
+            if hidden_states is None:
+                hidden_states = self.bare_config.output_hidden_states
+            requests = self._requests(None, hidden_states or False, False)
+            route = self._route(inputs, True, False, False)
+            if route.is_packed:
+                wanted = self._complete(self._required(inputs, given), False, inputs, route)
+                layout = plan(inputs, wanted, route)
+                if self.relative_bias is None:
+                    return self._encode_packed(inputs, layout, requests, {})
+                if route in (Route.ROWS, Route.SINGLE) and _is_gapless(layout):
+                    longest = max(group.queries for group in layout.groups)
+                    layout.bias = relative_bias(self.relative_bias, longest)
+                    return self._encode_packed(inputs, layout, requests, {})
+                reason = "a mask with holes, or a row without tokens"
+            elif inputs.is_packed:
+                reason = self._why_padded(inputs, True, False)
+        if given.get("cu_seq_lens_q") is not None:
+            raise InputError(
+                f"packed input comes with {reason}",
+                "a call that packed rows serve",
+                "leave that out, or give one row for each text",
+            )
+        if self.config.batch_invariant:
+            self._check_batch_invariant(reason, "eager", self.device)
+        return None
+
+    def _follow(self) -> None:
+        """Takes over what may be set in the stock model's config at any time."""
+        theirs, own = self.bare_config, self.config
+        own.vocab_size = theirs.vocab_size
+        own.max_position_embeddings = theirs.max_position_embeddings
+        own.padding_free = getattr(theirs, "padding_free", True)
+        own.batch_invariant = getattr(theirs, "batch_invariant", False)
+        # MPNet has no other attention than "eager", which gives the same numbers as "sdpa".
+        backend = "sdpa" if self.family.relative_bias else theirs._attn_implementation
+        if own._attn_implementation != backend:
+            own._attn_implementation = backend
+
+    def _why_stock(self, given: dict[str, Any]) -> str | None:
+        """Why packed rows do not serve a call, whatever its batch is; None if they may."""
+        others = given.keys() - _SERVED
+        asked = next((name for name in others if given[name] not in (None, False)), None)
+        if asked is not None:
+            return f"the argument {asked}"
+        if self.bare_config.output_attentions:
+            return "output_attentions"
+        reading = _reading.get()
+        is_packed = given.get("cu_seq_lens_q") is not None
+        if is_packed and reading is not None and not (reading.by_token or reading.by_text):
+            return "a head of transformers that takes a row for each text"
+        if self.config.batch_invariant and reading is not None:
+            return "a head of transformers"
+        if given.get("inputs_embeds") is not None and "projection" in self.embeddings._modules:
+            return "inputs_embeds, which stock projects"
+        reason = self._inside.why_padded(self)
+        if reason is not None:
+            return reason
+        states = self._inside.states[1:]  # but that of `stock`
+        is_training = states[0]["training"]
+        if any(state["training"] is not is_training for state in states):
+            return "modules in train mode beside others in eval mode"
+        if is_training and any(state.get("gradient_checkpointing") for state in states):
+            return "gradient checkpointing"
+        if self.training is not is_training:
+            for part in self.containers:
+                part.training = is_training
+        return None
+
+    def inputs(self, given: dict[str, Any]) -> Inputs:
+        """The batch of a call, checked, with its positions."""
+        ids, embeddings, places = (
+            given.get(name) for name in ("input_ids", "inputs_embeds", "position_ids")
+        )
+        counts = self.family.counts_positions and places is None
+        if counts and ids is not None and ids.ndim == 2:
+            # Counted below, over tokens. These pass the check of positions 0, 1, 2, …
+            places = torch.zeros((1, ids.shape[1]), dtype=torch.long, device=ids.device)
+        types = given.get("token_type_ids") if self.family.has_token_types else None
+        batch = (ids, given.get("attention_mask"), types, places, embeddings)
+        inputs = Inputs.of(self.config, *batch, given)
+        if counts:
+            inputs.position_ids = self._positions(inputs)
+        return inputs
+
+    def _positions(self, inputs: Inputs) -> Tensor:
+        """(B, S) positions, counted over the tokens of each sequence other than padding.
+
+        Padding has `padding_idx`. In `inputs_embeds` no token is padding, as upstream has it.
+
+        Raises:
+            ValueError: A sequence is longer than the table.
+        """
+        padding, shape, device = self.padding_idx, inputs.shape, inputs.device
+        if inputs.input_ids is None:
+            is_token = torch.ones(shape, dtype=torch.long, device=device)
+        else:
+            is_token = inputs.input_ids.ne(padding).long()
+        count = is_token.cumsum(dim=1)
+        if inputs.lengths is not None and len(inputs.lengths) > 1:
+            starts = torch.tensor([0, *accumulate(inputs.lengths[:-1])], device=device)
+            before = (count - is_token)[0, starts]
+            lengths = torch.tensor(inputs.lengths, device=device)
+            count = count - before.repeat_interleave(lengths)
+        limit = self.config.max_position_embeddings - padding - 1
+        if device.type == "cpu" and not inputs.is_traced and int(count.max()) > limit:
+            raise ValueError(
+                f"the sequence has {int(count.max())} tokens, the model takes at most {limit} "
+                f"(its {self.config.max_position_embeddings} positions begin at {padding + 1}); "
+                f"truncate, for example with tokenizer(..., truncation=True, max_length={limit})"
+            )
+        return count * is_token + padding
+
+    def _required(self, inputs: Inputs, given: dict[str, Any]) -> Tensor | None:
+        """(B, S) bool: positions that are read although the mask may leave them out."""
+        expansions = {EXPANSIONS: given.get(EXPANSIONS)}
+        required, reading = check_positions(inputs.shape, **expansions), _reading.get()
+        if reading is None or inputs.has_padding is False:
+            return required
+        read = torch.full(inputs.shape, reading.reads_all, device=inputs.device)
+        read[:, 0] = True
+        if reading.labels is not None and reading.labels.shape == inputs.shape:
+            read |= (reading.labels != IGNORE_INDEX).to(read.device)
+        return read if required is None else read | required
+
+
+def _take(own: nn.Module, theirs: nn.Module, paths: Iterable[tuple[str, str]]) -> None:
+    """Puts parts of a stock module into one of this package; none for a path that is empty."""
+    for path, their_path in paths:
+        if their_path:
+            holder, _, name = path.rpartition(".")
+            place = attrgetter(holder)(own) if holder else own
+            setattr(place, name, attrgetter(their_path)(theirs))
+
+
+def _is_gapless(layout: Layout) -> bool:
+    """Whether each sequence attends to all of its tokens, which are neighbours in their row."""
+    if any(group.queries != group.keys for group in layout.groups):
+        return False
+    if layout.token_index is None or layout.order:
+        return True
+    assert layout.column is not None
+    lengths = [group.queries for group in layout.groups for _ in range(group.rows)]
+    if len(lengths) < layout.shape[0]:
+        return False
+    ends = list(accumulate(lengths))
+    first, last = layout.column[[0, *ends[:-1]]], layout.column[[end - 1 for end in ends]]
+    return (last - first + 1).tolist() == lengths
+
+
+def relative_bias(embedding: nn.Module, length: int) -> Tensor:
+    """(H, L, L), the term of relative positions in the scores (Raffel et al. 2020, section 2.1).
+
+    Args:
+        embedding: Of buckets of distances, (buckets, H), as in MPNet.
+        length: L.
+    """
+    of_distance: Tensor = embedding(buckets(length, embedding.weight.device))  # (2·L - 1, H)
+    # Row i of the windows has the keys of query L - 1 - i.
+    return of_distance.t().unfold(1, length, 1).flip(1)
+
+
+@cache
+def buckets(length: int, device: torch.device) -> Tensor:
+    """(2·L - 1,) the buckets of key minus query, from 1 - L to L - 1.
+
+    Half of the buckets are for keys after the query. Half of each half are for one distance each,
+    the others grow as the logarithm of the distance, up to `FARTHEST`.
+    """
+    distance = torch.arange(1 - length, length, device=device)
+    far, half, exact = distance.abs(), BUCKETS // 2, BUCKETS // 4
+    steps = (far.float() / exact).log() / log(FARTHEST / exact) * (half - exact)
+    grown = exact + steps.long()
+    bucket = torch.where(far < exact, far, grown.clamp(max=half - 1))
+    return bucket + half * (distance > 0)
+
+
+class _InPlace:
+    """In place of the `forward` of a stock model, whose signature it has."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.names = list(self.__signature__.parameters)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(type(self.model).forward.__get__(self.model))
+
+    def stock(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's own `forward`."""
+        return type(self.model).forward(self.model, *args, **kwargs)
+
+
+class Forward(_InPlace):
+    """In place of a bare model's `forward`."""
+
+    def __init__(self, model: Any, family: Family) -> None:
+        super().__init__(model)
+        self.own = FamilyModel(model, family)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What stock's `forward` returns; states at padding are zero."""
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+            return self.stock(*args, **kwargs)
+        reading = _reading.get()
+        given = dict(zip(self.names, args, strict=False)) | kwargs
+        given |= {} if reading is None else reading.totals
+        returns_dict = given.get("return_dict")
+        if returns_dict is None:
+            returns_dict = self.model.config.return_dict
+        encoded = self.own.encode(given)
+        if encoded is None:
+            given.pop(EXPANSIONS, None)
+            return self.stock(**given)
+        if reading is not None and reading.takes_rows and encoded.index is not None:
+            reading.encoded, states = encoded, encoded.states[None]
+        else:
+            states = encoded.pad(encoded.states)
+        if reading is not None and reading.by_text and "cu_seq_lens_q" in given:
+            states = states[0, given["cu_seq_lens_q"][:-1].long()][:, None]  # (R, 1, D)
+        output = {"last_hidden_state": states, "hidden_states": encoded.hidden_states}
+        if encoded.pooled is not None:
+            output["pooler_output"] = encoded.pooled
+        result = self.own.family.output(**output)
+        return result if returns_dict else result.to_tuple()
+
+
+class HeadForward(_InPlace):
+    """In place of the `forward` of a model with a head: it says which states the head reads."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What stock's `forward` returns; scores at padding are zero, or those of zero states."""
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+            return self.stock(*args, **kwargs)
+        given = dict(zip(self.names, args, strict=False)) | kwargs
+        # The loss of answers compares all positions. ELECTRA may summarise others than the first.
+        reads_all = given.get("start_positions") is not None
+        reads_all |= getattr(self.model.config, "summary_type", "first") != "first"
+        name = type(self.model).__name__
+        by_token, by_text = name.endswith(TOKEN_HEADS), name.endswith(TEXT_HEAD)
+        totals = {name: given[name] for name in TOTALS if name in given}
+        takes_rows = by_token and self._takes_rows(given)
+        rows = (by_token, by_text, takes_rows, totals)
+        reading = Reading(given.get("labels"), reads_all, *rows)
+        token = _reading.set(reading)
+        try:
+            result = self.stock(*args, **kwargs)
+        finally:
+            _reading.reset(token)
+        if reading.encoded is not None:
+            index, shape = reading.encoded.index, reading.encoded.shape
+            result["logits"] = scatter(result["logits"][0], index, shape)
+        return result
+
+    def _takes_rows(self, given: dict[str, Any]) -> bool:
+        """Whether nothing reads the states or scores as (B, S, …)."""
+        model, returns_dict = self.model, given.get("return_dict")
+        bare, home = model.base_model, type(model).__module__
+        if (
+            given.get("labels") is not None
+            or not (model.config.return_dict if returns_dict is None else returns_dict)
+            or bare._forward_hooks
+        ):
+            return False
+        parts = (
+            part
+            for child in model.children()
+            if child is not bare and not isinstance(child, nn.CrossEntropyLoss)  # DistilBERT's
+            for part in child.modules()
+        )
+        return all(
+            (type(part).__module__ == home or takes_rows(type(part))) and not why_watched(part)
+            for part in parts
+        )
+
+
+class MaskedLM:
+    """The two halves of a masked LM that `optimize` has put an adapter in.
+
+    Args:
+        model: For which `is_masked_lm` holds.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.bare = vars(model.base_model)["forward"]
+        self.head = [attrgetter(path)(model) for path in self.bare.own.family.masked_lm]
+
+    def encode(self, **given: Any) -> tuple[Encoded, Inputs]:
+        """The states that the head reads, and the checked batch; arguments as of its `forward`."""
+        encoded, inputs = self.bare.own.encode(given), self.bare.own.inputs(given)
+        if encoded is None:
+            states = self.bare.stock(**given, return_dict=True).last_hidden_state
+            encoded = Encoded(states, None, inputs.shape, None)
+        return encoded, inputs
+
+    def scores(self, states: Tensor) -> Tensor:
+        """(N, D) to (N, V)."""
+        for part in self.head:
+            states = part(states)
+        return states
+
+
+def is_masked_lm(model: nn.Module) -> bool:
+    """Whether `MaskedLM` takes a model."""
+    is_ours = isinstance(vars(model).get("forward"), HeadForward)
+    return is_ours and type(model).__name__.endswith("ForMaskedLM")
+
+
+# --- in place of stock models ---------------------------------------------------------------------
+
+
+def has_adapter(model: nn.Module) -> bool:
+    """Whether a model is a bare one with a `Forward` in place."""
+    return isinstance(vars(model).get("forward"), Forward)
+
+
+def forwards(model: nn.Module) -> list[Forward]:
+    """Those that are in place in a model."""
+    found = (vars(module).get("forward") for module in model.modules())
+    return [forward for forward in found if isinstance(forward, Forward)]
+
+
+def check(model: Any) -> Forward:
+    """Finds out whether `put_in_place` can take a model, and changes nothing.
+
+    Args:
+        model: A model of a family, with a head or without.
+
+    Raises:
+        InputError: Another forward is in its place, or it has other parts than its family.
+    """
+    bare, family = model.base_model, family_of(model)
+    assert family is not None
+    forward = vars(bare).get("forward")
+    if isinstance(forward, Forward):
+        return forward
+    if forward is None and "forward" not in vars(model):
+        forward = Forward(bare, family)
+        reason = forward.own.attach()
+    else:
+        reason = "another forward in its place"
+    if reason is not None:
+        raise InputError(
+            f"the {type_name(type(model))} has {reason}",
+            f"a model of {family.name} as transformers makes it",
+            "undo the change, or call optimize before it",
+        )
+    return forward
+
+
+def put_in_place(model: Any, forward: Forward) -> None:
+    """Makes a stock model compute by `forward`, which `check` gave for it."""
+    bare = model.base_model
+    vars(bare)["forward"] = forward
+    if bare is not model:
+        vars(model)["forward"] = HeadForward(model)
+
+
+def adapt(model: Any, dtype: torch.dtype | str | None) -> Any:
+    """Puts an adapter in place in a stock model and prepares it; gives the model back.
+
+    The model is one of a family, which is used for inference alone: `optimize` keeps what training
+    and saving need.
+
+    Raises:
+        InputError: As `check`.
+    """
+    put_in_place(model, check(model))
+    prepare(model, dtype)
+    return model
+
+
+def remove(model: Any) -> None:
+    """Undoes `put_in_place`."""
+    for module in model.modules():
+        if isinstance(vars(module).get("forward"), _InPlace):
+            del module.forward
+            for part in module.modules():
+                vars(part).pop("packed", None)  # which `drop` leaves there, empty
+
+
+def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
+    """Does for a stock model what `BertPreTrainedModel.prepare_for_inference` does for a BERT."""
+    model.eval()
+    for forward in forwards(model):
+        forward.own.prepare_for_inference(dtype)
+        model.to(forward.own.dtype)
+
+
+def kernels_of(model: Any) -> Kernels | None:
+    """The kernels of a prepared encoder, of this package or adapted; None if it is not prepared."""
+    adapted = forwards(model)
+    return prepared_kernels(adapted[0].own if adapted else model)
+
+
+def drop(model: nn.Module) -> None:
+    """Discards what was packed for any part of a model."""
+    for forward in forwards(model):
+        drop_prepared(forward.own)
+    drop_prepared(model)

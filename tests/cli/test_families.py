@@ -1,0 +1,201 @@
+"""Commands on checkpoints of other families: those that take them, and those that are BERT's."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from hf_bert_impl import checkpoints
+from hf_bert_impl.families.adapter import Forward, forwards
+from hf_bert_impl.inference.loading import load_tokenizer
+from tests.checkpoints import WORDS, save_checkpoint
+from tests.families.cases import PREFIXES, random_stock
+
+TEXTS = ["nice to meet you", "the river rose over night and the river , a rose .", "the river"]
+
+
+@pytest.fixture
+def save(tmp_path):
+    """Saves a random stock model of a class with the words of `WORDS`; gives its folder."""
+    save_checkpoint(tmp_path / "words")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "words")
+
+    def saved(name, **fields):
+        fields = {"vocab_size": len(WORDS), "pad_token_id": 0, "type_vocab_size": 2} | fields
+        folder = tmp_path / name
+        random_stock(name, 3, max_position_embeddings=40, **fields).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        return folder
+
+    return saved
+
+
+@pytest.fixture(params=PREFIXES)
+def prefix(request):
+    return request.param
+
+
+@pytest.fixture
+def packed(monkeypatch):
+    """The bare models that were called."""
+    calls = []
+    monkeypatch.setattr(
+        Forward,
+        "__call__",
+        lambda self, *args, _call=Forward.__call__, **kwargs: (
+            calls.append(type(self.model).__name__) or _call(self, *args, **kwargs)
+        ),
+    )
+    return calls
+
+
+@pytest.mark.parametrize("head", ["Model", "ForMaskedLM", "ForQuestionAnswering"])
+def test_verify(hf_bert, save, prefix, head, packed):
+    result = hf_bert("verify", save(prefix + head), "--gradients", "--json")
+    report = json.loads(result.out)
+    assert result.status == 0, report["worst"]
+    assert report["title"].startswith(f"{prefix}{head} of ") and packed
+    assert ("fp32 sdpa holes" in {row["case"] for row in report["rows"]}) is (prefix != "MPNet")
+
+
+def test_embed(hf_bert, save, prefix, packed, tmp_path):
+    folder = save(f"{prefix}Model")
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    result = hf_bert("embed", folder, tmp_path / "texts.txt", "-o", tmp_path / "vectors.npy")
+    assert result.status == 0 and packed
+    sentences = pytest.importorskip("sentence_transformers")
+    expected = sentences.SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(np.load(tmp_path / "vectors.npy"), expected, atol=2e-5)
+
+
+def test_classify_answer_and_fill(hf_bert, save, prefix, packed, tmp_path):
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    classifier = save(f"{prefix}ForSequenceClassification")
+    output = tmp_path / "labels"
+    result = hf_bert("classify", tmp_path / "texts.txt", "-m", classifier, "-o", output)
+    assert result.status == 0 and packed
+    pipe = transformers.pipeline("text-classification", model=str(classifier), device="cpu")
+    read = pytest.importorskip("pyarrow.parquet").read_table
+    rows = [row for part in sorted(output.glob("*.parquet")) for row in read(part).to_pylist()]
+    assert len(rows) == len(TEXTS), (rows, list(output.iterdir()), result)
+    for row, text in zip(rows, TEXTS, strict=True):
+        (expected,) = pipe(text)
+        assert row["label"] == expected["label"]
+        assert row["score"] == pytest.approx(expected["score"], abs=1e-5)
+
+    answering = save(f"{prefix}ForQuestionAnswering")
+    asked = ("--question", "the river", "--context", TEXTS[1])
+    result = hf_bert("answer", answering, *asked, "--json")
+    assert result.status == 0
+    answer = json.loads(result.out)["answers"][0]
+    assert TEXTS[1][answer["start"] : answer["end"]] == answer["answer"]
+
+    result = hf_bert("fill-mask", save(f"{prefix}ForMaskedLM"), "nice to [MASK] you", "--json")
+    assert result.status == 0
+    pipe = transformers.pipeline("fill-mask", model=str(tmp_path / f"{prefix}ForMaskedLM"))
+    best, *_ = json.loads(result.out)["masks"][0]["predictions"]
+    expected, *_ = pipe("nice to [MASK] you")
+    assert best["token"] == expected["token_str"]
+    assert best["probability"] == pytest.approx(expected["score"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "file", "options"),
+    [
+        ("sts", "MPNetModel", "1.0\tthe river\tnice to\n3.0\tmeet you\tmeet you\n2.0\ta\tthe", ()),
+        (
+            "classification",
+            "XLMRobertaForSequenceClassification",
+            "nice to meet\tLABEL_0\nthe river rose\tLABEL_1\n",
+            ("--text-column", "0", "--label-column", "1"),
+        ),
+        ("token-classification", "ElectraForTokenClassification", "nice\tO\nriver\tB-x\n", ()),
+        ("masked-lm", "DistilBertForMaskedLM", "nice to meet you\nthe river rose\n", ("-q",)),
+    ],
+)
+def test_evaluate(hf_bert, save, task, name, file, options, packed, tmp_path):
+    labels = {"id2label": {0: "O", 1: "B-x"}} if task == "token-classification" else {}
+    labels |= {"num_labels": 2} if task == "classification" else {}
+    ending = {"token-classification": "conll", "masked-lm": "txt"}.get(task, "tsv")
+    data = tmp_path / f"data.{ending}"
+    data.write_text(file)
+    result = hf_bert("evaluate", task, save(name, **labels), "--data", data, *options, "--json")
+    assert result.status == 0, result.err
+    assert json.loads(result.out) and packed
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("convert", "new"),
+        ("push", "me/x", "--dry-run", "new"),
+        ("export", "new", "-f", "torch-export"),
+        ("attention", "the", "-o", "new.html"),
+    ],
+)
+def test_commands_of_bert(hf_bert, save, one_error_line, command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name, *rest = command
+    result = hf_bert(name, save("RobertaModel"), *rest)
+    one_error_line(result, "roberta", "expected ")
+
+
+def test_other_architectures(hf_bert, save, one_error_line, tmp_path):
+    folder = save("RobertaModel")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "albert"}))
+    one_error_line(hf_bert("verify", folder), "has model_type 'albert'", "xlm-roberta")
+    result = hf_bert("verify", save("ElectraModel"), "--head", "next-sentence")
+    one_error_line(result, "there is no ElectraForNextSentencePrediction")
+
+
+def test_weights_that_are_missing(hf_bert, save, one_error_line):
+    folder = save("RobertaModel")
+    result = hf_bert("fill-mask", folder, "nice to [MASK] you")
+    one_error_line(result, "lm_head")
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        ("XLMRobertaForSequenceClassification", "classify"),
+        ("ElectraForQuestionAnswering", "answer"),
+        ("MPNetModel", "embed"),
+    ],
+)
+def test_what_is_served(save, name, task):
+    pytest.importorskip("sentence_transformers")
+    from hf_bert_impl.serving.model_worker import PREDICTORS, task_of
+
+    folder = str(save(name, num_labels=2))
+    assert task_of(folder) == task
+    load, attribute = PREDICTORS[task]
+    assert getattr(load(folder), attribute) is not None
+
+
+def test_tokenizer_of_the_family(tmp_path):
+    """Where no file names a class, as in FacebookAI/roberta-base."""
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "a", "b", "Ġ", "ab"]
+    tokenizer = transformers.RobertaTokenizer(
+        vocab={token: number for number, token in enumerate(tokens)}, merges=[("a", "b")]
+    )
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 512}))
+    transformers.RobertaConfig(vocab_size=len(tokens)).save_pretrained(tmp_path)
+    found = load_tokenizer(str(tmp_path), {})
+    assert type(found) is type(tokenizer)
+    assert found("ab").input_ids == tokenizer("ab").input_ids
+
+
+def test_loaded_models_compute_by_packed_rows(save):
+    model, _ = checkpoints.load_prepared(
+        str(save("CamembertForSequenceClassification")), "sequence-classification"
+    )
+    assert len(forwards(model)) == 1
+    with torch.no_grad():
+        ids = torch.tensor([[5, 6, 7, 9, 8]])
+        packed = model(input_ids=ids, cu_seq_lens_q=torch.tensor([0, 2, 5]))
+        alone = [model(input_ids=part).logits[0] for part in (ids[:, :2], ids[:, 2:])]
+    torch.testing.assert_close(packed.logits, torch.stack(alone), atol=1e-5, rtol=0)

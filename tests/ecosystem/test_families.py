@@ -1,0 +1,134 @@
+"""Models of other families in sentence-transformers, pipelines and PEFT, as BERT there."""
+
+import pickle
+
+import pytest
+import torch
+import transformers
+
+import hf_bert_impl
+from hf_bert_impl.families.adapter import forwards
+from hf_bert_impl.model.kernels import prepared_kernels
+from tests.ecosystem.test_optimize import KINDS, TEXTS, assert_close
+from tests.families.cases import PREFIXES, count_stock_calls, random_stock
+
+HEADS = {
+    "dense": "Model",
+    "labels": "ForSequenceClassification",
+    "sparse": "ForMaskedLM",
+    "multi": "Model",
+}
+
+
+@pytest.fixture
+def save(tmp_path, minilm_path):
+    """Saves a random stock model with MiniLM's tokenizer, whose pad token is 0."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_path)
+
+    def saved(name):
+        fields = {"vocab_size": len(tokenizer), "max_position_embeddings": 140}
+        fields |= {"pad_token_id": 0, "type_vocab_size": 2}  # as the tokenizer has them
+        random_stock(name, 3, **fields).save_pretrained(tmp_path)
+        tokenizer.save_pretrained(tmp_path)
+        return str(tmp_path)
+
+    return saved
+
+
+def are_prepared(model):
+    found = [prepared_kernels(forward.own) for forward in forwards(model)]
+    return bool(found) and None not in found
+
+
+@pytest.mark.ecosystem
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_sentence_transformers(library, save, prefix, kind, monkeypatch, tmp_path):
+    name, call = KINDS[kind]
+    torch.manual_seed(5)  # a projection of its own may be drawn
+    folder = save(prefix + HEADS[kind])
+    model = getattr(library("sentence_transformers"), name)(folder, device="cpu")
+    model.max_seq_length = 60
+    before = call(model)
+    assert hf_bert_impl.optimize(model, "float32") is model
+    assert are_prepared(model)
+    calls = count_stock_calls(monkeypatch)
+    found = call(model)
+    assert_close(found, before, 2e-5)
+    assert not calls
+    again = pickle.loads(pickle.dumps(model))
+    assert are_prepared(again)
+    assert_close(call(again), found, atol=0)
+    model.save_pretrained(str(tmp_path / "saved"))
+    stock = type(model)(str(tmp_path / "saved"), device="cpu")
+    assert_close(call(stock), before, atol=0)
+    for dtype in ("bfloat16", "int8"):
+        hf_bert_impl.optimize(model, dtype)
+        call(model)
+    assert hf_bert_impl.restore(model) is model
+    assert not forwards(model)
+    assert_close(call(model), before, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("task", "name"),
+    [
+        ("fill-mask", "XLMRobertaForMaskedLM"),
+        ("text-classification", "DistilBertForSequenceClassification"),
+        ("token-classification", "ElectraForTokenClassification"),
+        ("feature-extraction", "MPNetModel"),
+    ],
+)
+def test_pipelines(save, task, name, monkeypatch):
+    pipe = transformers.pipeline(task, model=save(name), device="cpu")
+    texts = [f"{text} [MASK]" * (task == "fill-mask") or text[:200] for text in TEXTS[:2]]
+
+    def numbers():
+        found = pipe(texts, batch_size=2)
+        if task == "feature-extraction":
+            return [one[0][:3] for one in found]  # not of padding
+        return [
+            [token["score"] for token in one] if type(one) is list else one["score"]
+            for one in found
+        ]
+
+    before = numbers()
+    hf_bert_impl.optimize(pipe, "float32")
+    calls = count_stock_calls(monkeypatch)
+    for ours, theirs in zip(numbers(), before, strict=True):
+        assert_close(ours, theirs)
+    assert not calls
+    hf_bert_impl.restore(pipe)
+    assert numbers() == before
+
+
+@pytest.mark.ecosystem
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_adapters(library, prefix, monkeypatch):
+    """PEFT's LoRA, put into a model before `optimize` and after it, and merged."""
+    peft = library("peft")
+    targets = {"DistilBert": ["q_lin", "v_lin"], "MPNet": ["attn.q", "attn.v"]}
+    config = peft.LoraConfig(
+        task_type="SEQ_CLS",
+        target_modules=targets.get(prefix, ["query", "value"]),
+        init_lora_weights=False,
+        lora_dropout=0.0,
+    )
+    mask = (torch.arange(11) < torch.tensor([11, 4, 7])[:, None]).long()
+    calls = count_stock_calls(monkeypatch)
+    results = []
+    for when in ("never", "before", "after"):
+        model = random_stock(f"{prefix}ForSequenceClassification", 2)
+        if when == "before":
+            hf_bert_impl.optimize(model, "float32")
+        torch.manual_seed(1)
+        ids = torch.randint(5, 60, (3, 11)).masked_fill(mask == 0, model.config.pad_token_id)
+        adapted = peft.get_peft_model(model, config).eval()
+        if when == "after":
+            hf_bert_impl.optimize(adapted, "float32")
+        with torch.no_grad():
+            results.append(adapted(input_ids=ids, attention_mask=mask).logits)
+            results.append(adapted.merge_and_unload()(input_ids=ids, attention_mask=mask).logits)
+    for found in results[1:]:
+        torch.testing.assert_close(found, results[0], atol=2e-5, rtol=0)
+    assert not calls

@@ -1,0 +1,156 @@
+"""Random stock models of every family, and batches for them."""
+
+import random
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+from hf_bert_impl.families.adapter import Forward
+from tests.model.cases import masks
+
+#: By the prefix of its classes: those with a head that have one, and a bare model.
+PREFIXES = ("Roberta", "XLMRoberta", "Camembert", "Data2VecText", "Electra", "DistilBert", "MPNet")
+HEADS = (
+    *("Model", "ForMaskedLM", "ForSequenceClassification", "ForMultipleChoice"),
+    *("ForTokenClassification", "ForQuestionAnswering", "ForPreTraining"),
+)
+CLASSES = [
+    prefix + head
+    for prefix in PREFIXES
+    for head in HEADS
+    if head != "ForPreTraining" or prefix == "Electra"
+]
+CHOICES = 3
+
+
+def prefix_of(name: str) -> str:
+    return next(prefix for prefix in PREFIXES if name.startswith(prefix))
+
+
+def random_config(name: str, seed: int, **fields: Any) -> Any:
+    """A small config of odd sizes; the seed decides. No dropout."""
+    rng = random.Random(f"{seed} {name}")
+    prefix, heads = prefix_of(name), rng.choice([1, 2, 3, 5])
+    values: dict[str, Any] = {
+        "vocab_size": rng.choice([61, 97, 131]),
+        "hidden_size": heads * rng.choice([6, 8, 10, 14]),
+        "num_hidden_layers": rng.choice([1, 2, 3]),
+        "num_attention_heads": heads,
+        "intermediate_size": rng.choice([29, 47, 71]),
+        "hidden_act": rng.choice(["gelu", "gelu_new", "relu", "silu"]),
+        "max_position_embeddings": rng.choice([19, 33, 140]),
+        "type_vocab_size": rng.choice([1, 2, 3]),
+        "layer_norm_eps": rng.choice([1e-12, 1e-5]),
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "num_labels": 2 if "Question" in name else rng.choice([2, 3, 5]),
+        "pad_token_id": rng.choice([0, 1, 2]) if prefix != "MPNet" else 1,
+    }
+    if prefix == "Electra":
+        values |= {"embedding_size": rng.choice([values["hidden_size"], 11])}
+        values |= {"summary_first_dropout": 0.0, "summary_last_dropout": 0.0}
+    if prefix == "DistilBert":
+        theirs = {
+            **{"hidden_size": "dim", "num_hidden_layers": "n_layers"},
+            **{"num_attention_heads": "n_heads", "intermediate_size": "hidden_dim"},
+            **{"hidden_act": "activation", "hidden_dropout_prob": "dropout"},
+            "attention_probs_dropout_prob": "attention_dropout",
+        }
+        values = {theirs.get(field, field): value for field, value in values.items()}
+        values |= {"qa_dropout": 0.0, "seq_classif_dropout": 0.0}
+    return getattr(transformers, f"{prefix}Config")(**(values | fields))
+
+
+def random_stock(name: str, seed: int = 0, backend: str = "eager", **fields: Any) -> Any:
+    """A stock model whose every parameter is random, in eval mode."""
+    torch.manual_seed(seed)
+    config = random_config(name, seed, **fields)
+    config._attn_implementation = "eager" if name.startswith("MPNet") else backend
+    model = getattr(transformers, name)(config)
+    with torch.no_grad():
+        for path, parameter in model.named_parameters():
+            parameter.normal_(std=0.15)
+            if "norm" in path.lower() and path.endswith("weight"):
+                parameter.add_(1)
+    return model.eval()
+
+
+def random_batch(model: Any, kind: str, seed: int = 0, length: int = 13) -> dict[str, Any]:
+    """Ids, and a mask of one of the kinds of `masks`; the pad token under padding."""
+    name, config = type(model).__name__, model.config
+    generator = torch.Generator().manual_seed(seed)
+    mask = masks(5, length, seed)[kind]
+    shape = (5, CHOICES, length) if "MultipleChoice" in name else (5, length)
+    ids = torch.randint(3, config.vocab_size, shape, generator=generator)
+    if mask is None:
+        return {"input_ids": ids}
+    if len(shape) == 3:
+        mask = mask[:, None].repeat(1, CHOICES, 1)
+    return {"input_ids": ids.masked_fill(mask == 0, config.pad_token_id), "attention_mask": mask}
+
+
+def random_labels(model: Any, batch: dict[str, Any], seed: int = 0) -> dict[str, Tensor]:
+    """The labels of a head; tokens that the mask leaves out have none."""
+    name, config, ids = type(model).__name__, model.config, batch["input_ids"]
+    generator = torch.Generator().manual_seed(seed)
+
+    def numbers(limit: int, *shape: int) -> Tensor:
+        return torch.randint(0, limit, shape, generator=generator)
+
+    if "Question" in name:
+        return {key: numbers(ids.shape[1], 5) for key in ("start_positions", "end_positions")}
+    if "Sequence" in name:
+        return {"labels": numbers(config.num_labels, 5)}
+    if "MultipleChoice" in name:
+        return {"labels": numbers(CHOICES, 5)}
+    if "PreTraining" in name:
+        return {"labels": numbers(2, *ids.shape)}
+    limit = config.vocab_size if "Masked" in name else config.num_labels
+    labels = numbers(limit, *ids.shape)
+    mask = batch.get("attention_mask")
+    return {"labels": labels if mask is None else labels.masked_fill(mask == 0, -100)}
+
+
+def attended(batch: dict[str, Any]) -> Tensor:
+    """(B, S) or (B, C, S) bool."""
+    mask = batch.get("attention_mask")
+    return torch.ones_like(batch["input_ids"], dtype=torch.bool) if mask is None else mask != 0
+
+
+def differences(found: Any, expected: Any, tokens: Tensor) -> dict[str, float]:
+    """By output, the largest difference at attended tokens."""
+    assert type(found) is type(expected) and list(found) == list(expected)
+    flat = tokens.flatten(0, -2)  # of the bare model below a choice
+    largest: dict[str, float] = {}
+    for name in expected:
+        pairs = [(found[name], expected[name])]
+        if isinstance(expected[name], tuple):
+            assert len(found[name]) == len(expected[name])
+            pairs = list(zip(found[name], expected[name], strict=True))
+        for ours, theirs in pairs:
+            assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
+            if theirs.shape[:2] == flat.shape:
+                ours, theirs = ours[flat], theirs[flat]
+            gap = (ours - theirs).abs().max().item()
+            largest[name] = max(gap, largest.get(name, 0.0))
+    return largest
+
+
+def assert_close(found: Any, expected: Any, tokens: Tensor, tolerance: float = 2e-5) -> None:
+    gaps = differences(found, expected, tokens)
+    assert max(gaps.values()) < tolerance, gaps
+
+
+def count_stock_calls(monkeypatch: Any) -> list[str]:
+    """The names of bare models whose own `forward` is called from now on."""
+    calls: list[str] = []
+    stock = Forward.stock
+
+    def counted(self: Forward, *args: Any, **kwargs: Any) -> Any:
+        calls.append(type(self.model).__name__)
+        return stock(self, *args, **kwargs)
+
+    monkeypatch.setattr(Forward, "stock", counted)
+    return calls

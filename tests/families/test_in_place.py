@@ -1,0 +1,264 @@
+"""`optimize` and `restore` on every family: copies, files, changes, and what stock computes."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+import hf_bert_impl
+from hf_bert_impl.families.adapter import forwards
+from hf_bert_impl.model.kernels import prepared_kernels
+from tests.families.cases import (
+    PREFIXES,
+    assert_close,
+    attended,
+    count_stock_calls,
+    random_batch,
+    random_stock,
+)
+
+
+def is_prepared(model):
+    return [prepared_kernels(forward.own) is not None for forward in forwards(model)] == [True]
+
+
+def call(model, batch):
+    with torch.no_grad():
+        return model(**batch)
+
+
+def attributes(model):
+    """By path: the class of each module and the names that it has."""
+    return {path: (type(part), {*vars(part)}) for path, part in model.named_modules()}
+
+
+@pytest.fixture(params=PREFIXES)
+def prefix(request):
+    return request.param
+
+
+def test_restored_as_it_was(prefix):
+    model = random_stock(f"{prefix}ForSequenceClassification", 1)
+    batch = random_batch(model, "right")
+    before, attributes_before = call(model, batch), attributes(model)
+    weights = {name: (p, p.data_ptr()) for name, p in model.named_parameters()}
+    for dtype in ("auto", "bfloat16", "int8", "float32", None):
+        assert hf_bert_impl.optimize(model, dtype) is model
+        assert is_prepared(model) and model.dtype == forwards(model)[0].own.dtype
+        assert call(model, batch).logits.dtype == torch.float32
+        torch.testing.assert_close(call(model, batch).logits, before.logits, atol=0.2, rtol=0.1)
+        assert hf_bert_impl.restore(model) is model
+        assert attributes(model) == attributes_before
+        assert {name: (p, p.data_ptr()) for name, p in model.named_parameters()} == weights
+        assert torch.equal(call(model, batch).logits, before.logits)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_copies_and_files(prefix, dtype, tmp_path):
+    stock = random_stock(f"{prefix}ForTokenClassification", 2)
+    batch = random_batch(stock, "right")
+    model = hf_bert_impl.optimize(copy.deepcopy(stock), dtype)
+    found = call(model, batch)
+    for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert type(again) is type(stock) and is_prepared(again)
+        assert torch.equal(call(again, batch).logits, found.logits)
+        parts = set(forwards(again)[0].own.modules())
+        assert {m for m in again.base_model.modules() if type(m) is nn.Linear} <= parts
+    model.save_pretrained(tmp_path)
+    assert not list(tmp_path.glob("*.py"))
+    loaded = type(stock).from_pretrained(tmp_path)
+    for name, weight in stock.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], weight), name
+    assert model.train() is model and not is_prepared(model)
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+
+
+def new_linear(model):
+    for module in model.base_model.modules():
+        for name, part in module.named_children():
+            if type(part) is nn.Linear:
+                setattr(module, name, copy.deepcopy(part))
+                getattr(module, name).weight.data.mul_(1.5)
+                return
+
+
+def reverse_layers(model):
+    layers = next(part for part in model.modules() if type(part) is nn.ModuleList)
+    first, *_, last = list(layers)
+    layers[0], layers[len(layers) - 1] = last, first
+
+
+def resize(model):
+    torch.manual_seed(1)
+    model.resize_token_embeddings(model.config.vocab_size + 3)
+
+
+def step(model):
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.1)
+
+
+#: Changes after which packed rows still serve.
+CHANGES = {
+    "weights": step,
+    "a new linear layer": new_linear,
+    "layers in another order": reverse_layers,
+    "more words": resize,
+    "another attention": lambda m: m.set_attn_implementation("eager"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changes_are_seen(prefix, change, monkeypatch):
+    stock = random_stock(f"{prefix}ForMaskedLM", 4)
+    model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
+    batch = random_batch(stock, "right")
+    calls = count_stock_calls(monkeypatch)
+    call(model, batch)
+    for one in (model, stock):
+        CHANGES[change](one)
+    batch["input_ids"][0] = model.config.vocab_size - 1
+    assert_close(call(model, batch), call(stock, batch), attended(batch), 1e-4)
+    assert not calls
+
+
+def in_one_layer(model, do):
+    do(next(part for part in model.modules() if type(part) is nn.ModuleList)[0])
+
+
+def double(layer):
+    layer.register_forward_hook(lambda m, i, out: (2 * out[0],) if type(out) is tuple else 2 * out)
+
+
+def less_layers(model):
+    layers = next(part for part in model.modules() if type(part) is nn.ModuleList)
+    layers.append(copy.deepcopy(layers[0]))
+
+
+#: What stock's `forward` has to compute: a change of the model, and arguments.
+BY_STOCK = {
+    "attention weights": (lambda model: None, {"output_attentions": True}),
+    "a hook of a layer": (lambda model: in_one_layer(model, double), {}),
+    "a layer in train mode": (lambda model: in_one_layer(model, lambda layer: layer.train()), {}),
+    "one layer more": (less_layers, {}),
+    "a mask of pairs": (lambda model: None, {"attention_mask": torch.ones(5, 1, 13, 13).bool()}),
+}
+
+
+@pytest.mark.parametrize("what", BY_STOCK)
+def test_computed_by_stock(prefix, what, monkeypatch):
+    change, options = BY_STOCK[what]
+    stock = random_stock(f"{prefix}Model", 6)
+    model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
+    batch = random_batch(stock, "right") | options
+    for one in (model, stock):
+        change(one)
+    calls = count_stock_calls(monkeypatch)
+    expected = call(stock, batch)
+    found = call(model, batch)
+    assert len(calls) == 1
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, atol=0, rtol=0)
+
+
+def test_gradient_checkpointing(monkeypatch):
+    model = hf_bert_impl.optimize(random_stock("RobertaModel", 6), "float32").train()
+    model.gradient_checkpointing_enable()
+    calls = count_stock_calls(monkeypatch)
+    model(**random_batch(model, "right")).last_hidden_state.sum().backward()
+    assert calls == ["RobertaModel"]
+
+
+@pytest.mark.parametrize("length", [520, 600])
+def test_long_sequences(length):
+    """Positions count tokens: a row of 512 tokens may be longer than the table by its padding."""
+    stock = random_stock("RobertaModel", 7, max_position_embeddings=515, pad_token_id=2)
+    model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
+    ids = torch.randint(3, stock.config.vocab_size, (2, length))
+    mask = (torch.arange(length) < 512).long().expand(2, -1)
+    batch = {"input_ids": ids.masked_fill(mask == 0, 2), "attention_mask": mask}
+    assert_close(call(model, batch), call(stock, batch), mask != 0, 1e-4)
+    with pytest.raises(ValueError, match=rf"{length} tokens, the model takes at most 512 .*max_le"):
+        call(model, {"input_ids": ids})
+
+
+def test_batch_invariance(prefix):
+    model = hf_bert_impl.optimize(random_stock(f"{prefix}Model", 8), "float32")
+    model.config.batch_invariant = True
+    batch = random_batch(model, "right")
+    together = call(model, batch).last_hidden_state
+    for row, mask in enumerate(batch["attention_mask"]):
+        alone = call(model, {"input_ids": batch["input_ids"][row : row + 1, mask != 0]})
+        assert torch.equal(alone.last_hidden_state[0], together[row, mask != 0])
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "options", "said"),
+    [
+        (
+            "RobertaForSequenceClassification",
+            lambda model: setattr(model.config, "batch_invariant", True),
+            {},
+            "batch_invariant=True does not go with a head of transformers; ",
+        ),
+        (
+            "MPNetModel",
+            lambda model: setattr(model.config, "batch_invariant", True),
+            {"attention_mask": torch.tensor([[1, 0] * 6 + [1]])},
+            "batch_invariant=True does not go with a mask with holes, or a row without tokens; ",
+        ),
+        (
+            "MPNetForQuestionAnswering",
+            lambda model: None,
+            {"cu_seq_lens_q": torch.tensor([0, 5, 13])},
+            "packed input comes with a head of transformers",
+        ),
+        (
+            "DistilBertModel",
+            lambda model: in_one_layer(model, double),
+            {"cu_seq_lens_q": torch.tensor([0, 5, 13])},
+            "packed input comes with a hook of transformer.layer.0; ",
+        ),
+    ],
+)
+def test_refused(name, change, options, said):
+    model = hf_bert_impl.optimize(random_stock(name), "float32")
+    change(model)
+    ids = torch.randint(3, 60, (1, 13))
+    with pytest.raises(ValueError, match=said) as error:
+        call(model, {"input_ids": ids, **options})
+    assert "\n" not in str(error.value)
+
+
+class OwnRoberta(transformers.RobertaModel):
+    """A class with code of its own."""
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda stock: OwnRoberta(stock.config), "holds no BERT but .*OwnRoberta"),
+        (
+            lambda stock: transformers.RobertaForCausalLM(
+                transformers.RobertaConfig(**(stock.config.to_diff_dict() | {"is_decoder": True}))
+            ),
+            "holds no BERT but .*RobertaForCausalLM",
+        ),
+        (lambda stock: less_layers(stock) or stock, "has 3 layers, and 2 by its config"),
+        (
+            lambda stock: setattr(stock, "forward", stock.forward) or stock,
+            "has another forward in its place",
+        ),
+    ],
+)
+def test_left_alone(make, said):
+    model = make(random_stock("RobertaModel"))
+    before = attributes(model)
+    with pytest.raises(ValueError, match=said) as error:
+        hf_bert_impl.optimize(nn.ModuleList([model]), "float32")
+    assert "\n" not in str(error.value)
+    assert attributes(model) == before
