@@ -103,7 +103,8 @@ def class_to_load(path: str, name: str, place: Mapping[str, Any]) -> Any:
 
 def load_config(path: str, place: Mapping[str, Any]) -> Any:
     """The config of a checkpoint of BERT or of another family; arguments as there."""
-    return class_to_load(path, "BertModel", place).config_class.from_pretrained(path, **place)
+    kind = class_to_load(path, "BertModel", place).config_class
+    return kind.from_pretrained(path, trust_remote_code=False, **place)
 
 
 def prepare_model(model: Any, dtype: str | torch.dtype | None) -> Any:
