@@ -63,7 +63,7 @@ def test_what_is_packed_is_no_part_of_the_state(tmp_path):
     assert not packed(model.train())
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 0), ("int8", 0.05)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 0), ("int8", 0.1)])
 def test_a_copy_packs_the_weights_of_its_first_call(dtype, tolerance):
     """int8 keeps the form that was best for the weights before."""
     if kernels.why_no_kernels(kernels.DTYPES[dtype]) is not None:
