@@ -374,6 +374,7 @@ def relative_bias(embedding: nn.Module, length: int) -> Tensor:
 
 
 @cache
+@torch.inference_mode(False)  # a later call may record gradients
 def buckets(length: int, device: torch.device) -> Tensor:
     """(2·L - 1,) the buckets of key minus query, from 1 - L to L - 1.
 
