@@ -66,11 +66,9 @@ class Int8Product:
         self.sums = Int8Sums(whole, scale, self.zero)
         self.few_sums = self.shared = None
         if few_rows and shares_range:
-            self.shared = _packed(whole, scale, self.bias)
+            self.shared = SharedRange(whole, scale, self.bias)
         elif few_rows:
             self.few_sums = FewInt8Sums(whole, scale, self.zero)
-        # Looked up once, without the call around it: for few rows both can be measured.
-        self.multiply = torch.ops.quantized.linear_dynamic.default._op
         self.fit = Fit(self.zero)
 
     def __call__(
@@ -81,7 +79,7 @@ class Int8Product:
             states = states * self.inverse
         is_few = len(states) <= self.few_rows
         if is_few and self.shared is not None:
-            return finish(self.multiply(states, self.shared), residual, activation)
+            return finish(self.shared(states), residual, activation)
         scale = self.fit(states)
         sums: Any = self.few_sums if is_few else self.sums
         output = sums(states / scale)  # (T, N)
@@ -134,12 +132,26 @@ class FewInt8Sums:
 
     def __init__(self, weight: Tensor, scale: Tensor, zero: int = SIGN) -> None:
         self.packed, self.zero = _packed(weight, scale, None), zero
+        # Looked up once, without the call around it: for few rows both can be measured.
         quantised = torch.ops.quantized
         self.multiply = quantised.linear_with_input_q_dq_qweight_dq_output_fp32.default._op
 
     def __call__(self, states: Tensor) -> Tensor:
         """See `Int8Sums`; the states stay."""
         output: Tensor = self.multiply(states, 1.0, self.zero, self.packed)
+        return output
+
+
+class SharedRange:
+    """The product by FBGEMM with one range for all states of a call, in one call; adds the bias."""
+
+    def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> None:
+        self.packed = _packed(weight, scale, bias)
+        self.multiply = torch.ops.quantized.linear_dynamic.default._op
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """(T, in) to (T, N), float32; states from -128 to 127 have a scale of 1."""
+        output: Tensor = self.multiply(states, self.packed)
         return output
 
 

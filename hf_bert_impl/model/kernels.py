@@ -17,14 +17,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
 from .attention import BertSelfAttention
-from .int8 import FewInt8Sums, Form, Int8Product, Int8Sums, try_forms
+from .int8 import FewInt8Sums, Form, Int8Product, Int8Sums, SharedRange, try_forms
 from .linear import (
     FEW_ROWS,
     NOT_FUSED,
@@ -68,6 +68,7 @@ MAX_ROWS = 512
 COMPARED = 16
 #: int8 tries its forms on so many random sequences of so many tokens.
 TRIED_SEQUENCES, TRIED_TOKENS = 4, 32
+Int8Kind: TypeAlias = type[Int8Sums] | type[FewInt8Sums] | type[SharedRange]
 #: torch allocates memory at multiples of this many bytes.
 ALIGNMENT = 64
 
@@ -164,7 +165,7 @@ def choose(dtype: torch.dtype | str, batch_invariant: bool = False) -> Kernels:
     may_change = not (forced or batch_invariant)
     if dtype == torch.int8:
         limit = _int8_limit(Int8Sums) or 0
-        is_exact = _int8_limit(FewInt8Sums) in (127, limit)
+        is_exact = all(_int8_limit(kind) in (127, limit) for kind in (FewInt8Sums, SharedRange))
         few_rows = (FEW_ROWS if limit == 127 else FEW_INT8_ROWS) * (may_change and is_exact)
         return Kernels(dtype, limit=limit, few_rows=few_rows, batch_invariant=batch_invariant)
     most_rows = 0 if forced == "torch" else math.inf
@@ -287,7 +288,7 @@ def _seconds(*products: FloatProduct) -> list[float]:
 
 
 @cache
-def _int8_limit(kind: type[Int8Sums] | type[FewInt8Sums]) -> int | None:
+def _int8_limit(kind: Int8Kind) -> int | None:
     """The largest weight for which a library's sums are exact; None if there is none.
 
     Without VNNI instructions they add two products in 16 bits, where 8-bit weights saturate and
@@ -296,10 +297,10 @@ def _int8_limit(kind: type[Int8Sums] | type[FewInt8Sums]) -> int | None:
     return next((limit for limit in (127, 63) if _is_exact(kind, limit)), None)
 
 
-def _is_exact(kind: type[Int8Sums] | type[FewInt8Sums], limit: int) -> bool:
+def _is_exact(kind: Int8Kind, limit: int) -> bool:
     """Whether the sums of the largest numbers are those of whole numbers, for few and many rows.
 
-    States are 255 as unsigned bytes.
+    States are 255 as unsigned bytes, and 0 among the first four rows: a shared range is all bytes.
     """
     weight = torch.full((35, 203), limit, dtype=torch.int8, device="cpu")
     weight[1::3] = -limit
@@ -313,7 +314,7 @@ def _is_exact(kind: type[Int8Sums] | type[FewInt8Sums], limit: int) -> bool:
         with torch.no_grad():
             sums = kind(weight, ones)
             return all(
-                torch.equal(sums(states[:n].clone()), expected[:n]) for n in (1, 7, len(states))
+                torch.equal(sums(states[:n].clone()), expected[:n]) for n in (4, 7, len(states))
             )
     except (RuntimeError, AttributeError, NotImplementedError):  # differs between releases of torch
         return False
@@ -375,12 +376,10 @@ def _forms(model: Any, kernels: Kernels) -> dict[tuple[Any, ...], Form]:
     layers = [place[1] for place in packable(encoder, "")]
     plain = [each for each in layers if not any(map(why_not_packed, each))]
     tokens = min(TRIED_TOKENS, config.max_position_embeddings)
-    count = TRIED_SEQUENCES * tokens
-    generator = torch.Generator("cpu").manual_seed(0)
-    ids = torch.randint(config.vocab_size, (count,), generator=generator, device="cpu")
-    places = torch.arange(count, device="cpu") % tokens
-    embeddings = model.base_model.embeddings(ids, None, places)
-    return try_forms(encoder, embeddings.unflatten(0, (-1, tokens)), plain, kernels.limit)
+    generator, shape = torch.Generator("cpu").manual_seed(0), (TRIED_SEQUENCES, tokens)
+    ids = torch.randint(config.vocab_size, shape, generator=generator, device="cpu")
+    embeddings = model.base_model.embeddings(ids, None, torch.arange(tokens, device="cpu")[None])
+    return try_forms(encoder, embeddings, plain, kernels.limit)
 
 
 def _convert(model: Any, dtype: torch.dtype | str | None) -> torch.dtype | str | None:

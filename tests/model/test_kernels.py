@@ -9,7 +9,7 @@ from torch import nn
 
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.model import kernels
-from hf_bert_impl.model.int8 import FewInt8Sums, Int8Sums, try_forms
+from hf_bert_impl.model.int8 import FewInt8Sums, Int8Sums, SharedRange, try_forms
 from hf_bert_impl.model.kernels import DTYPES, HALF_WEIGHTS, Kernels, prepared_kernels
 from hf_bert_impl.model.linear import FEW_ROWS, NOT_FUSED, Fused
 from tests.model.cases import random_config, random_model
@@ -113,6 +113,18 @@ def test_int8_sums_are_those_of_whole_numbers(kind):
         scale = torch.rand(outs, generator=generator)
         expected = (states.double() @ weight.double().T).float() * scale
         assert torch.equal(kind(weight.to(torch.int8), scale)(states), expected)
+
+
+def test_few_rows_need_exact_sums_of_every_kind(fresh_choice):
+    (chosen, *_) = choices("int8")
+    if not chosen.few_rows:
+        pytest.skip("no library for few rows here")
+    exact = kernels._is_exact
+    fresh_choice.setattr(
+        kernels, "_is_exact", lambda kind, n: kind is not SharedRange and exact(kind, n)
+    )
+    forget()
+    assert kernels.choose(torch.int8) == dataclasses.replace(chosen, few_rows=0)
 
 
 def test_int8_of_constant_and_of_empty_states():
