@@ -1,0 +1,75 @@
+"""How fast `optimize` makes models of other families, beside the same objects of transformers.
+
+    python -m benchmarks.families --threads 1
+    python -m benchmarks.families --only mpnet --dtype int8
+
+Weights are random and of the base size. The two take turns in one process.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import statistics
+from typing import Annotated
+
+import torch
+import transformers
+import typer
+
+from hf_bert_impl import optimize
+from hf_bert_impl.benchmark.cases import make_case
+from hf_bert_impl.measuring.batches import make_batch
+from hf_bert_impl.measuring.timing import cpu_name, in_turns
+from hf_bert_impl.tables import console, print_table
+
+BASE = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
+#: By family: the config's class, and its fields where they are not the base size's already.
+FAMILIES = {
+    "roberta": ("RobertaConfig", {"max_position_embeddings": 514}),
+    "xlm-roberta": ("XLMRobertaConfig", {"max_position_embeddings": 514}),
+    "electra": ("ElectraConfig", BASE | {"embedding_size": 768}),
+    "distilbert": ("DistilBertConfig", {}),
+    "mpnet": ("MPNetConfig", {"max_position_embeddings": 514}),
+}
+CASES = {"32 sentences": ("short", 32), "one sentence": ("sentence", 1)}
+
+
+def main(
+    only: Annotated[str, typer.Option(help="Some of the families.")] = ",".join(FAMILIES),
+    dtype: Annotated[str, typer.Option(help="Of the optimized model.")] = "float32",
+    rounds: Annotated[int, typer.Option(min=1)] = 5,
+    threads: Annotated[int, typer.Option(min=1)] = 1,
+    layers: Annotated[int | None, typer.Option(help="Fewer than the config's.")] = None,
+) -> None:
+    """How fast `optimize` makes models of other families."""
+    torch.set_num_threads(threads)
+    rows = []
+    for family in only.split(","):
+        kind, fields = FAMILIES[family]
+        config = getattr(transformers, kind)(**fields)
+        config.num_hidden_layers = layers or config.num_hidden_layers
+        torch.manual_seed(0)
+        stock = transformers.AutoModel.from_config(config, trust_remote_code=False).eval()
+        model = optimize(copy.deepcopy(stock), dtype)
+        for name, (case_kind, count) in CASES.items():
+            case = make_case(case_kind, count, 512)
+            batch = make_batch(case, config.vocab_size)
+            real = batch["attention_mask"].bool()
+            batch["input_ids"].masked_fill_(~real, config.pad_token_id)
+            with torch.inference_mode():
+                calls = [functools.partial(each, **batch) for each in (model, stock)]
+                ours, theirs = (call().last_hidden_state[real] for call in calls)
+                times = in_turns(calls, rounds)
+            ratios = [their / own for own, their in zip(*times, strict=True)]
+            spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})"
+            error = (ours - theirs).abs().max().item()
+            padding = 1 - real.float().mean().item()
+            rows.append([family, name, f"{padding:.0%}", spread, f"{error:.0e}"])
+    title = f"{cpu_name()}, {threads} thread(s), {dtype}, {rounds} rounds"
+    columns = ["family", "batch", "padding", "times as fast", "error"]
+    print_table(console(), title, columns, rows, words=(0, 1))
+
+
+if __name__ == "__main__":
+    typer.run(main)
