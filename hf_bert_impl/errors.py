@@ -10,24 +10,18 @@ SHOWN = 3
 
 
 class InputError(ValueError):
-    """What the user gave cannot be worked with.
+    """Input that cannot be used.
 
-    Names of arguments stand between backticks: `` `head` is 'x' ``, ``replace it with
-    `overwrite=True` ``. The command line writes its options in their place.
-
-    Args:
-        given: What was given, with the file, tensor or argument that it was found in.
-        expected: What is expected in its place.
-        remedy: How to mend it.
+    The message is one line: the fact, the limit, and a remedy that can be pasted. Names of
+    arguments are between backticks: `` `head` is 'x' ``, ``replace it with `overwrite=True` ``.
+    The command line replaces them by its options.
     """
 
-    def __init__(self, given: str, expected: str, remedy: str) -> None:
-        # The parts are kept: an error of a worker process is made again from them.
-        super().__init__(given, expected, remedy)
-
     def __str__(self) -> str:
-        given, expected, remedy = self.args
-        return f"{given}; expected {expected}; {remedy}"
+        if len(self.args) == 3:
+            given, expected, remedy = self.args
+            return f"{given}; expected {expected}; {remedy}"
+        return super().__str__()
 
 
 class MissingFile(InputError, FileNotFoundError):
