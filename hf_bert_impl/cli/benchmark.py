@@ -55,7 +55,8 @@ def benchmark(
     """
     if model is not None and random is not None:
         raise InputError(
-            f"both a model ({model}) and --random {random} are given", "one of them", "drop one"
+            f"both a model ({model}) and --random {random} are given. Expected one of them. Drop "
+            "one."
         )
     settings = Settings(**fields)
     random = random or ("minilm" if settings.quick else "base")

@@ -99,9 +99,8 @@ def embed(
         )
     elif output.suffix and not output.is_dir():
         raise InputError(
-            f"--output is {output}",
-            f"a name that ends in {' or '.join(ENDINGS)}, or a folder without an ending",
-            "rename it",
+            f"--output is {output}. Expected a name that ends in {' or '.join(ENDINGS)}, or a "
+            "folder without an ending. Rename it."
         )
     from hf_bert_impl.distributed import EmbedTexts
 
@@ -135,9 +134,8 @@ def check_form(output: Path, precision: str, id_column: str | None, shard: str |
     """
     if shard is not None:
         raise InputError(
-            f"--shard is given and --output is {output.name}",
-            "a folder, which several processes can share",
-            "leave the ending out",
+            f"--shard is given and --output is {output.name}. Expected a folder, which several "
+            "processes can share. Leave the ending out."
         )
     if output.suffix == ".parquet":
         require("pyarrow", "train", "writing Parquet")
@@ -148,7 +146,6 @@ def check_form(output: Path, precision: str, id_column: str | None, shard: str |
     ):
         if given:
             raise InputError(
-                f"{option} is given and --output is {output.name}",
-                "a name that ends in .parquet for it",
-                "rename it, or leave the option out",
+                f"{option} is given and --output is {output.name}. Expected a name that ends in "
+                ".parquet for it. Rename it, or leave the option out."
             )

@@ -122,7 +122,9 @@ def finetune(
         if task in GLUE:
             validation = validation or GLUE[task].validation
         if train is None and made.dataset is None:
-            raise InputError("there is no --train", "labelled data", "name a file, or a --dataset")
+            raise InputError(
+                "there is no --train. Expected labelled data. Name a file, or a --dataset."
+            )
         fields |= {"model": checkpoint.path, "output": output.expanduser()}
         options = FinetuningOptions(**fields)
         if push_to_hub is not None:

@@ -105,7 +105,7 @@ def refuse_unused(context: typer.Context, where: str, *names: str) -> None:
         if parameter.name in names and source is not None and source.name == "COMMANDLINE":
             flag = max(parameter.opts, key=len)
             raise InputError(
-                f"{flag} has no effect {where}", "options that have one", "leave it out"
+                f"{flag} has no effect {where}. Expected options that have one. Leave it out."
             )
 
 

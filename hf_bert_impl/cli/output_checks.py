@@ -35,23 +35,21 @@ def check_output_file(
     if endings and file.suffix not in endings:
         *others, last = endings
         allowed = f"{', '.join(others)} or {last}" if others else last
-        raise InputError(f"{option} is {file}", f"a name that ends in {allowed}", "rename it")
+        raise InputError(f"{option} is {file}. Expected a name that ends in {allowed}. Rename it.")
     if not file.absolute().parent.is_dir():
         raise InputError(
-            f"there is no folder {file.parent} for {option} {file.name}",
-            "an existing one",
-            "make it first",
+            f"there is no folder {file.parent} for {option} {file.name}. Expected an existing "
+            "one. Make it first."
         )
     if file.is_dir():
         raise InputError(
-            f"{option} {file} is a folder", "the name of a file", "choose another name"
+            f"{option} {file} is a folder. Expected the name of a file. Choose another name."
         )
     check_sources((file, *beside), sources)
     if os.path.lexists(file) and not overwrite:
         raise InputError(
-            f"{option} {file} exists",
-            "a new file",
-            "choose another name, or replace it with --overwrite",
+            f"{option} {file} exists. Expected a new file. Choose another name, or replace it "
+            "with --overwrite."
         )
 
 
@@ -70,9 +68,8 @@ def check_sources(written: Iterable[Path], sources: Iterable[str]) -> None:
         status = _status(str(file))
         if status is not None and any(it and os.path.samestat(it, status) for it in read):
             raise InputError(
-                f"the input is in {file}, which this command writes",
-                "another output",
-                "choose another name",
+                f"the input is in {file}, which this command writes. Expected another output. "
+                "Choose another name."
             )
 
 

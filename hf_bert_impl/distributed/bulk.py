@@ -39,22 +39,25 @@ class Engine:
         """Raises InputError if the fields do not fit each other, or Ray is not installed."""
         index, count = self.shard or (0, 1)
         if not 0 <= index < count:
-            raise InputError(f"shard is {index}/{count}", "i/n with i from 0 to n - 1", "mend it")
+            raise InputError(
+                f"shard is {index}/{count}. Expected i/n with i from 0 to n - 1. Mend it."
+            )
         if self.name not in ENGINES:
-            raise InputError(f"engine is {self.name!r}", f"one of {', '.join(ENGINES)}", "name one")
+            raise InputError(
+                f"engine is {self.name!r}. Expected one of {', '.join(ENGINES)}. Name one."
+            )
         if self.name == "ray":
             require("ray", "ray", "the engine 'ray'")
         if self.name == "ray" and self.shard:
             raise InputError(
-                "a shard is named beside the engine 'ray'",
-                "one of them",
-                "leave the shard out, since Ray shares the work itself",
+                "a shard is named beside the engine 'ray'. Expected one of them. Leave the shard "
+                "out, since Ray shares the work itself."
             )
         if self.name == "local" and (self.workers != 1 or self.address is not None):
             raise InputError(
-                "workers or an address are given without the engine 'ray'",
-                "`engine='ray'` beside them",
-                "name it, or start several processes with a `shard` each",
+                "workers or an address are given without the engine 'ray'. Expected "
+                "`engine='ray'` beside them. Name it, or start several processes with a `shard` "
+                "each."
             )
 
 
@@ -88,11 +91,12 @@ def run_job(
     engine.check()
     if engine.shard and overwrite:
         raise InputError(
-            "`overwrite` is given for a shard", "neither", "remove the folder before they start"
+            "`overwrite` is given for a shard. Expected neither. Remove the folder before they "
+            "start."
         )
     if job.is_streamed and (engine.shard or engine.name != "local"):
         raise InputError(
-            "the texts come from standard input", "a file or a folder", "write them to a file"
+            "the texts come from standard input. Expected a file or a folder. Write them to a file."
         )
     # Shards write side by side.
     with contextlib.nullcontext() if engine.shard else output_lock(job.output):
@@ -169,7 +173,7 @@ def _plan(job: BulkJob, engine: Engine, anew: bool) -> _Work:
     parts = list(itertools.chain.from_iterable(cuts.values()))
     if not parts and not whole_inputs:
         named = ", ".join(job.inputs[file] for file in files[:3])
-        raise InputError(f"{named} has no rows", "texts", "name another file")
+        raise InputError(f"{named} has no rows. Expected texts. Name another file.")
     own = parts if whole_inputs else parts[index::count]
     missing = own if anew else [part for part in own if job.entry(part) is None]
     total = sum(part.rows for part in own)
@@ -182,7 +186,7 @@ def _stream(job: BulkJob) -> _Work:
     read = job.read(0)
     first = next(read, None)
     if first is None:
-        raise InputError("standard input is empty", "texts", "write some to it")
+        raise InputError("standard input is empty. Expected texts. Write some to it.")
 
     def missing() -> Iterator[tuple[Part, list[Record] | None]]:
         for part, records in itertools.chain([first], read):

@@ -51,7 +51,8 @@ def find_inputs(source: str) -> tuple[str, ...]:
             found.append(os.path.abspath(file))
     if not found:
         raise InputError(
-            f"{source} has no files of texts", f"files ending in {', '.join(SUFFIXES)}", "name one"
+            f"{source} has no files of texts. Expected files ending in {', '.join(SUFFIXES)}. "
+            "Name one."
         )
     return tuple(found)
 
@@ -79,18 +80,18 @@ def _check(row: Row, id_type: str) -> None:
         check_record_text(row.place, text)
         if len(text) > LONGEST_TEXT:
             raise InputError(
-                f"{row.place} has a text of {len(text):,} characters",
-                f"at most {LONGEST_TEXT:,}",
-                "cut it into several",
+                f"{row.place} has a text of {len(text):,} characters. Expected at most "
+                f"{LONGEST_TEXT:,}. Cut it into several."
             )
     expected = "a text" if id_type == "str" else "a whole number of 64 bits"
     if row.id is None or row.id == "":
-        raise InputError(f"{row.place} has no id", expected, "add it, or leave `id_column` out")
+        raise InputError(
+            f"{row.place} has no id. Expected {expected}. Add it, or leave `id_column` out."
+        )
     if type(row.id).__name__ != id_type or (id_type == "int" and not -(2**63) <= row.id < 2**63):
         raise InputError(
-            f"{row.place} has {row.id!r:.40} for an id",
-            f"{expected}, as the first id is",
-            "mend it",
+            f"{row.place} has {row.id!r:.40} for an id. Expected {expected}, as the first id is. "
+            "Mend it."
         )
     if id_type == "str":
         check_text(row.id, f"the id in {row.place}")

@@ -66,9 +66,9 @@ def cut_inputs(
         for (file, _), found in _results(ray, _cut_input, job, todo, workers, 1):
             if isinstance(found, Exception):
                 raise InputError(
-                    f"workers died {RETRIES + 1} times that read {job.inputs[file]}",
-                    "an input that workers can read",
-                    "look whether it can be read, and whether there is memory",
+                    f"workers died {RETRIES + 1} times that read {job.inputs[file]}. Expected an "
+                    "input that workers can read. Look whether it can be read, and whether there "
+                    "is memory."
                 )
             parts, notes = found
             for note in notes:
@@ -102,10 +102,9 @@ def make_parts(job: BulkJob, parts: list[Part], workers: int) -> Iterator[dict[s
                 yield entry
     if killed:
         raise InputError(
-            f"the workers of {', '.join(killed[:3])} died {RETRIES + 1} times (memory, mostly)",
-            "room for the longest texts of a part",
-            "give a smaller `part_size` or `token_budget`, or fewer `workers`; all other parts "
-            "are made",
+            f"the workers of {', '.join(killed[:3])} died {RETRIES + 1} times (memory, mostly). "
+            "Expected room for the longest texts of a part. Give a smaller `part_size` or "
+            "`token_budget`, or fewer `workers`; all other parts are made."
         )
 
 
@@ -174,9 +173,9 @@ def _check_room(ray: Any, cpus: int, seen: float) -> float:
     if time.monotonic() - seen > STARVED_SECONDS:
         raise InputError(
             f"nothing was done for {STARVED_SECONDS:.0f} s: a worker needs {cpus} CPUs, and the "
-            f"largest node of the cluster has {largest:g}",
-            "a node with room for a worker",
-            "add one, or ask for more `workers`, which are then smaller; what is done is kept",
+            f"largest node of the cluster has {largest:g}. Expected a node with room for a "
+            "worker. Add one, or ask for more `workers`, which are then smaller; what is done is "
+            "kept."
         )
     return seen
 
@@ -211,9 +210,9 @@ def connected(address: str | None) -> Iterator[Any]:
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"Ray cannot be reached at {address!r} ({str(error).partition('.')[0]:.200})",
-            "the address of a running cluster, such as 10.0.0.1:6379 or auto",
-            "start one with `ray start --head`, or leave the address out",
+            f"Ray cannot be reached at {address!r} ({str(error).partition('.')[0]:.200}). "
+            "Expected the address of a running cluster, such as 10.0.0.1:6379 or auto. Start one "
+            "with `ray start --head`, or leave the address out."
         ) from error
     try:
         yield ray

@@ -266,7 +266,8 @@ class BulkJob:
             records = list(itertools.islice(source.records, part.rows))
         if len(records) != part.rows:
             raise InputError(
-                f"{source.name} has fewer rows than when the work began", "the same file", "restore"
+                f"{source.name} has fewer rows than when the work began. Expected the same file. "
+                "Restore."
             )
         return records
 
@@ -279,9 +280,8 @@ class BulkJob:
             problem = problem_of(row, part.id_type)
             if row.number in repeated:
                 problem = InputError(
-                    f"{row.place} has the id {row.id!r:.60}, which an earlier row has",
-                    "another id in each row",
-                    "mend it, or leave `id_column` out",
+                    f"{row.place} has the id {row.id!r:.60}, which an earlier row has. Expected "
+                    "another id in each row. Mend it, or leave `id_column` out."
                 )
             try:
                 if problem is None:
@@ -389,17 +389,19 @@ class BulkJob:
         for name in self.inputs:
             if name != STANDARD_INPUT and folder in Path(name).resolve().parents:
                 raise InputError(
-                    f"{name} lies in {self.folder}", "an output beside the input", "name another"
+                    f"{name} lies in {self.folder}. Expected an output beside the input. Name "
+                    "another."
                 )
         if self.folder.exists() and not self.folder.is_dir():
-            raise InputError(f"{self.folder} is a file", "a folder for the parts", "name another")
+            raise InputError(
+                f"{self.folder} is a file. Expected a folder for the parts. Name another."
+            )
         if not (self.folder / JOB).exists():
             names = [file.name for file in self.folder.glob("*")]
             if not all(name.startswith(".partial-") for name in names):  # of a killed process
                 raise InputError(
-                    f"{self.folder} has files, and no job in parts has written them",
-                    "an empty or a new folder",
-                    "name another output, or move them",
+                    f"{self.folder} has files, and no job in parts has written them. Expected an "
+                    "empty or a new folder. Name another output, or move them."
                 )
             return False
         is_finished = not self.is_file and (self.folder / MANIFEST).exists()
@@ -409,10 +411,8 @@ class BulkJob:
         self._check_same(before, settings)
         if is_finished and not resume:
             raise InputError(
-                f"{self.folder} is finished",
-                "a new folder",
-                "name another, replace it with `overwrite=True`, or check its parts with "
-                "`resume=True`",
+                f"{self.folder} is finished. Expected a new folder. Name another, replace it with "
+                "`overwrite=True`, or check its parts with `resume=True`."
             )
         return False
 
@@ -474,9 +474,8 @@ class BulkJob:
             if before.get(name) != now:
                 raise InputError(
                     f"{self.folder} was begun with other {name}: {before.get(name)!r:.80}, now "
-                    f"{now!r:.80}",
-                    "the same command and input to go on with it",
-                    "name another `output`, or give `overwrite=True`",
+                    f"{now!r:.80}. Expected the same command and input to go on with it. Name "
+                    "another `output`, or give `overwrite=True`."
                 )
 
     def finish(self) -> dict[str, Any] | None:

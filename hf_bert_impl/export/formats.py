@@ -87,10 +87,9 @@ def write_onnx(
             if opset is not None:
                 raise no_opset(opset, _reason(error)) from error
             raise InputError(
-                f"the installed torch and onnxscript cannot write this model ({_reason(error)})",
-                "versions that can",
-                "install those that hf_bert_impl's constraints name, or choose "
-                "`kind='torch-export'`",
+                f"the installed torch and onnxscript cannot write this model ({_reason(error)}). "
+                "Expected versions that can. Install those that hf_bert_impl's constraints name, "
+                "or choose `kind='torch-export'`."
             ) from error
     operators = onnx.load(file, load_external_data=False).opset_import
     made = next(entry.version for entry in operators if entry.domain in ("", "ai.onnx"))

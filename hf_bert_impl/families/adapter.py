@@ -230,9 +230,8 @@ class FamilyModel(BertModel):
                 reason = self._why_padded(inputs, True, False)
         if given.get("cu_seq_lens_q") is not None:
             raise InputError(
-                f"packed input comes with {reason}",
-                "a call that packed rows serve",
-                "leave that out, or give one row for each text",
+                f"packed input comes with {reason}. Expected a call that packed rows serve. Leave "
+                "that out, or give one row for each text."
             )
         if self.config.batch_invariant:
             self._check_batch_invariant(reason, "eager", self.device)
@@ -555,9 +554,8 @@ def check(model: Any) -> Forward:
         reason = "another forward in its place"
     if reason is not None:
         raise InputError(
-            f"the {type_name(type(model))} has {reason}",
-            f"a model of {family.name} as transformers makes it",
-            "undo the change, or call optimize before it",
+            f"the {type_name(type(model))} has {reason}. Expected a model of {family.name} as "
+            "transformers makes it. Undo the change, or call optimize before it."
         )
     return forward
 

@@ -67,15 +67,16 @@ def check_output(
         InputError: The folder is a source or around one, is a file, or has files.
     """
     if folder.is_symlink() and not folder.exists():
-        raise InputError(f"{folder} is a dangling link", "a folder", "remove it")
+        raise InputError(f"{folder} is a dangling link. Expected a folder. Remove it.")
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file", "a folder for the result", "choose another name")
+        raise InputError(
+            f"{folder} is a file. Expected a folder for the result. Choose another name."
+        )
     for source in sources:
         if folder.resolve() in (source.resolve(), *source.resolve().parents):
             raise InputError(
-                f"{source} lies in the output {folder}, which would replace its own source",
-                "a folder of its own for the result",
-                "choose another name",
+                f"{source} lies in the output {folder}, which would replace its own source. "
+                "Expected a folder of its own for the result. Choose another name."
             )
     if folder.is_dir() and any(folder.iterdir()) and not overwrite:
         raise InputError(

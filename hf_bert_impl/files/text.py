@@ -24,9 +24,9 @@ def check_text_file(path: Path, expected: str) -> None:
         MissingFile: There is no such file.
     """
     if path.is_dir():
-        raise InputError(f"{path} is a folder", expected, "name a file in it")
+        raise InputError(f"{path} is a folder. Expected {expected}. Name a file in it.")
     if not path.exists():
-        raise MissingFile(f"there is no file {path}", expected, "check the path")
+        raise MissingFile(f"there is no file {path}. Expected {expected}. Check the path.")
 
 
 def mended_lines(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
@@ -88,8 +88,7 @@ def decode(content: bytes, name: str, first_line: int = 1) -> str:
         place = error.start - content.rfind(b"\n", 0, error.start)
         raise InputError(
             f"line {line} of {name} is not UTF-8 text (byte {place} of the line is "
-            f"0x{content[error.start]:02x}: {error.reason})",
-            "UTF-8",
-            "save the file as UTF-8",
+            f"0x{content[error.start]:02x}: {error.reason}). Expected UTF-8. Save the file as "
+            "UTF-8."
         ) from error
     return text.removeprefix("\ufeff") if first_line == 1 else text

@@ -142,9 +142,8 @@ def _own_card(facts: CardFacts) -> ModelCard:
         return ModelCard(text, ignore_metadata_errors=True)
     except (ValueError, TypeError, yaml.YAMLError) as error:
         raise InputError(
-            f"the metadata of the model's {CARD} cannot be read ({one_line(error)[:200]})",
-            "YAML between two lines of ---",
-            "fix or remove the card",
+            f"the metadata of the model's {CARD} cannot be read ({one_line(error)[:200]}). "
+            "Expected YAML between two lines of ---. Fix or remove the card."
         ) from error
 
 

@@ -82,9 +82,9 @@ def save_with_code(
     ours = getattr(hf_bert_impl, cls.__name__, None) if cls.__name__.startswith("Bert") else None
     if cls is not ours:
         raise InputError(
-            f"the model is a {cls.__module__}.{cls.__name__}",
-            f"a class of hf_bert_impl itself ({', '.join(dict.fromkeys(MODEL_CLASSES.values()))})",
-            "load it with one of these, an adapter merged into it",
+            f"the model is a {cls.__module__}.{cls.__name__}. Expected a class of hf_bert_impl "
+            f"itself ({', '.join(dict.fromkeys(MODEL_CLASSES.values()))}). Load it with one of "
+            "these, an adapter merged into it."
         )
     try:
         model.save_pretrained(folder)
@@ -100,9 +100,9 @@ def save_with_code(
         for path in code_files():
             if (folder / path.name).exists():
                 raise InputError(
-                    f"the tokenizer's code has a file {path.name}, as this package's code has",
-                    "files of other names",
-                    "rename it, in auto_map too, or push without code",
+                    f"the tokenizer's code has a file {path.name}, as this package's code has. "
+                    "Expected files of other names. Rename it, in auto_map too, or push without "
+                    "code."
                 )
             shutil.copyfile(path, folder / path.name)
 
@@ -111,10 +111,11 @@ def _save_tokenizer(tokenizer: Any, folder: Path, code: bool, source: Path | Non
     named = None if source is None else named_tokenizer(str(source), {})
     if named is not None and named.code is not None and not brings_code(tokenizer):
         raise InputError(
-            f"the tokenizer of {source} has code of its own ({named.code}), which is not run",
-            "a tokenizer of BERT's or transformers' own, whose token ids can be compared",
-            "if you trust the code, load it by AutoTokenizer with trust_remote_code=True, and call "
-            "hf_bert_impl.hub.pushing.push(model, repo_id, tokenizer=tokenizer)",
+            f"the tokenizer of {source} has code of its own ({named.code}), which is not run. "
+            "Expected a tokenizer of BERT's or transformers' own, whose token ids can be "
+            "compared. If you trust the code, load it by AutoTokenizer with "
+            "trust_remote_code=True, and call hf_bert_impl.hub.pushing.push(model, repo_id, "
+            "tokenizer=tokenizer)."
         )
     is_ours = isinstance(tokenizer, hf_bert_impl.BertTokenizer)
     if source is not None and named is not None and not is_ours:

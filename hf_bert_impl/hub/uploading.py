@@ -74,9 +74,8 @@ def check_repo_id(repo_id: str) -> None:
         validate_repo_id(repo_id)
     except HFValidationError as error:
         raise InputError(
-            f"the repository is {repo_id!r}",
-            "NAME or OWNER/NAME of letters, digits, '-', '_' and '.'",
-            "choose another name",
+            f"the repository is {repo_id!r}. Expected NAME or OWNER/NAME of letters, digits, '-', "
+            "'_' and '.'. Choose another name."
         ) from error
 
 

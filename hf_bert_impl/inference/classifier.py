@@ -110,9 +110,8 @@ class TextClassifier:
             return list(texts)
         if len(pairs) != len(texts):
             raise InputError(
-                f"there are {len(texts)} texts and {len(pairs)} second ones",
-                "as many of both",
-                "give one for each",
+                f"there are {len(texts)} texts and {len(pairs)} second ones. Expected as many of "
+                "both. Give one for each."
             )
         return list(zip(texts, pairs, strict=True))
 

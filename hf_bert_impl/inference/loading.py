@@ -164,9 +164,8 @@ def loading_options(dtype: str | torch.dtype | None, prepare: bool) -> dict[str,
         return {}
     if dtype in PREPARED_DTYPES:
         raise InputError(
-            f"dtype={dtype!r} is made by preparing the model",
-            "a dtype of weights",
-            "leave prepare=True",
+            f"dtype={dtype!r} is made by preparing the model. Expected a dtype of weights. Leave "
+            "prepare=True."
         )
     return {"dtype": DTYPES[dtype] if isinstance(dtype, str) else dtype}
 
@@ -182,14 +181,15 @@ def find_device(device: str | int | torch.device | None) -> torch.device:
         device = torch.accelerator.current_accelerator() if has_one else "cpu"
     if isinstance(device, bool) or not isinstance(device, str | int | torch.device):
         raise InputError(
-            f"device is {device!r:.60}", "one device, such as 'cpu' or 'cuda:1'", "name one"
+            f"device is {device!r:.60}. Expected one device, such as 'cpu' or 'cuda:1'. Name one."
         )
     try:
         found = torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, ValueError) as error:  # by what torch was built with
         reason = one_line(error).partition(". ")[0][:120]
         raise InputError(
-            f"device is {str(device)!r} ({reason})", "a device of this machine", "name another one"
+            f"device is {str(device)!r} ({reason}). Expected a device of this machine. Name "
+            "another one."
         ) from error
     return torch.device("cpu") if found.type == "cpu" else found  # "cpu:0" is no other one
 
@@ -343,7 +343,7 @@ def open_tokenizer(path: str, place: Mapping[str, Any], found: TokenizerClass) -
     # A class that does not fit the files may raise anything.
     except Exception as error:
         raise InputError(
-            f"the tokenizer of {path}, {found.name}, cannot be loaded ({one_line(error)})",
-            "the files of that class",
-            "copy them again, or mend tokenizer_class in its tokenizer_config.json",
+            f"the tokenizer of {path}, {found.name}, cannot be loaded ({one_line(error)}). "
+            "Expected the files of that class. Copy them again, or mend tokenizer_class in its "
+            "tokenizer_config.json."
         ) from error

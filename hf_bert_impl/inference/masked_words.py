@@ -28,24 +28,21 @@ def encode_masked(tokenizer: Any, text: str, limit: int) -> Ids:
     mask = tokenizer.mask_token
     if mask is None:
         raise InputError(
-            f"the tokenizer of {tokenizer.name_or_path} has no mask token",
-            "one such as [MASK]",
-            "name it as mask_token in its tokenizer_config.json",
+            f"the tokenizer of {tokenizer.name_or_path} has no mask token. Expected one such as "
+            "[MASK]. Name it as mask_token in its tokenizer_config.json."
         )
     if not text.strip():
-        raise InputError("the text is empty", f"a text with {mask}", "write one")
+        raise InputError(f"the text is empty. Expected a text with {mask}. Write one.")
     ids: Ids = tokenizer(text)["input_ids"]
     if tokenizer.mask_token_id not in ids:
         raise InputError(
-            f"the text {text[:60]!r} has no mask",
-            f"{mask} in place of each word to find",
-            f'write it, as in "Nice to {mask} you"',
+            f"the text {text[:60]!r} has no mask. Expected {mask} in place of each word to find. "
+            f'Write it, as in "Nice to {mask} you".'
         )
     if len(ids) > limit:
         raise InputError(
-            f"the text has {len(ids)} tokens",
-            f"at most {limit}, for which the model has positions",
-            "shorten it",
+            f"the text has {len(ids)} tokens. Expected at most {limit}, for which the model has "
+            "positions. Shorten it."
         )
     return ids
 

@@ -129,9 +129,9 @@ class QuestionAnsweringPipeline(Pipeline):
         is_bert = isinstance(model, BertPreTrainedModel)
         if batch_invariant and not is_bert and family_of(model) is None:
             raise InputError(
-                f"`batch_invariant` is given with a {type(model).__name__}",
-                "an hf_bert_impl.BertForQuestionAnswering",
-                "load the model by that class, or leave `batch_invariant` out",
+                f"`batch_invariant` is given with a {type(model).__name__}. Expected an "
+                "hf_bert_impl.BertForQuestionAnswering. Load the model by that class, or leave "
+                "`batch_invariant` out."
             )
         super().__init__(model=model.eval(), tokenizer=tokenizer, **kwargs)
         #: How many were computed so far.
@@ -322,7 +322,7 @@ class QuestionAnsweringPipeline(Pipeline):
                 if not text.strip():
                     beside = context if name == "question" else question
                     raise InputError(
-                        f"the {name} beside {beside[:60]!r} is empty", "a text", "give one"
+                        f"the {name} beside {beside[:60]!r} is empty. Expected a text. Give one."
                     )
         limit = self._limit() or MAX_SEQ_LEN
         default = min(MAX_SEQ_LEN, limit, self.tokenizer.model_max_length)

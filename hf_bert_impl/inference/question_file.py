@@ -37,7 +37,9 @@ def read_questions(file: str, context: str | None) -> Iterator[dict[str, Any]]:
             yield record if identifier is None else record | {"id": identifier}
     if is_empty:
         name = source.name
-        raise InputError(f"{name} is empty", "a question a line", "give a file with questions")
+        raise InputError(
+            f"{name} is empty. Expected a question a line. Give a file with questions."
+        )
 
 
 def check_record(record: Any, where: str) -> None:
@@ -54,7 +56,9 @@ def check_record(record: Any, where: str) -> None:
                 continue
             what = "has half a surrogate pair in its"
         remedy = "give the context of all lines as `context`" if key == "context" else "add it"
-        raise InputError(f"{where} {what} {key!r}", "a question and a context, both texts", remedy)
+        raise InputError(
+            f"{where} {what} {key!r}. Expected a question and a context, both texts. {remedy}."
+        )
 
 
 def answer_records(

@@ -136,9 +136,8 @@ def _bound_socket(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise InputError(
-            f"nothing can listen on {host}:{port} ({error.strerror})",
-            "a free port of an address of this machine",
-            "name another `port` or `host`",
+            f"nothing can listen on {host}:{port} ({error.strerror}). Expected a free port of an "
+            "address of this machine. Name another `port` or `host`."
         ) from error
     return listener
 

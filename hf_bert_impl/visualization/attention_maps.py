@@ -125,9 +125,8 @@ def attention_maps(
     for layer, left in present.items():
         if not set(wanted) & set(left):
             raise InputError(
-                f"heads {_list(wanted)} of layer {layer} were pruned",
-                f"some of {_list(left)}, which it has",
-                "choose among them, or leave out the layer",
+                f"heads {_list(wanted)} of layer {layer} were pruned. Expected some of "
+                f"{_list(left)}, which it has. Choose among them, or leave out the layer."
             )
     encoded = tokenize(tokenizer, text, text_pair, base.config.max_position_embeddings)
     with eval_mode(base), torch.inference_mode():
@@ -180,9 +179,8 @@ def choose(what: str, numbers: Iterable[int] | None, count: int) -> list[int]:
     wrong = [number for number in chosen if not 0 <= number < count]
     if wrong or not chosen:
         raise InputError(
-            f"`{what}` has {wrong[0] if wrong else 'no number'}",
-            f"some of 0 to {count - 1}, which the model has",
-            "choose among them",
+            f"`{what}` has {wrong[0] if wrong else 'no number'}. Expected some of 0 to "
+            f"{count - 1}, which the model has. Choose among them."
         )
     return chosen
 
@@ -205,21 +203,21 @@ def tokenize(tokenizer: Any, text: str, text_pair: str | None, limit: int) -> An
     texts = [text] if text_pair is None else [text, text_pair]
     for name, given in zip(("text", "second text"), texts, strict=False):
         if not given.strip():
-            raise InputError(f"the {name} is empty", "words to look at", "write some")
+            raise InputError(f"the {name} is empty. Expected words to look at. Write some.")
         if any("\ud800" <= letter <= "\udfff" for letter in given):
             raise InputError(
-                f"the {name} {given[:40]!r} has bytes that are not UTF-8", "Unicode text", "mend it"
+                f"the {name} {given[:40]!r} has bytes that are not UTF-8. Expected Unicode text. "
+                "Mend it."
             )
     encoded = tokenizer(text, text_pair, truncation=False, padding=False)
     count = len(encoded["input_ids"])
     if count > limit:
         raise InputError(
-            f"the input has {count} tokens",
-            f"at most {limit}, for which the model has positions",
-            "shorten it",
+            f"the input has {count} tokens. Expected at most {limit}, for which the model has "
+            "positions. Shorten it."
         )
     if count <= tokenizer.num_special_tokens_to_add(pair=text_pair is not None):
-        raise InputError(f"the text {text[:40]!r} has no tokens", "words", "write some")
+        raise InputError(f"the text {text[:40]!r} has no tokens. Expected words. Write some.")
     return encoded
 
 

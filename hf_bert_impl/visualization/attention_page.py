@@ -50,10 +50,9 @@ class AttentionPage:
         if count > MOST_WEIGHTS:
             squares = MOST_WEIGHTS // len(self.maps.tokens) ** 2
             raise InputError(
-                f"the page would have {count:,} weights",
-                f"at most {MOST_WEIGHTS:,}, which is {squares} heads of {len(self.maps.tokens)} "
-                "tokens",
-                "choose fewer layers or heads",
+                f"the page would have {count:,} weights. Expected at most {MOST_WEIGHTS:,}, which "
+                f"is {squares} heads of {len(self.maps.tokens)} tokens. Choose fewer layers or "
+                "heads."
             )
 
     @property
