@@ -1,4 +1,4 @@
-"""How fast `optimize` makes models of other families, beside the same objects of transformers.
+"""The speed-up of `optimize` for models of other families, compared with transformers.
 
     python -m benchmarks.families --threads 1
     python -m benchmarks.families --only mpnet --dtype int8

@@ -2,19 +2,19 @@
 
     python -m benchmarks.imdb_end_to_end $HF_BERT_DATA/imdb/imdb_first_1999.csv --output imdb
     python -m benchmarks.imdb_end_to_end aclImdb --output imdb  # the whole data set, as published
-    python -m benchmarks.imdb_end_to_end aclImdb --output imdb --start MODEL  # not from nothing
+    python -m benchmarks.imdb_end_to_end aclImdb --output imdb --start MODEL  # of a published model
 
-1. The reviews are divided, and a vocabulary is learnt from those to train on. Of the whole data set
-   these are all of `aclImdb/train` that are not in `aclImdb/test`, where those to test on are from.
-   With `--start` pre-training goes on from a published model, with the vocabulary of that.
-2. What pre-training sees is shown: a next-sentence pair of each kind out of the reviews, and the
-   five cases of masking on a real sentence, with how often each occurs.
-3. `hf-bert pretrain` is killed with SIGKILL in the middle, goes on with `--resume`, and comes to
-   its accuracies on held-out reviews.
-4. The sentiment is learnt from a part of the reviews with their labels: from the pre-trained
-   model, from MODEL as it is, and from random weights of the same architecture, with the same
-   commands and seeds; random weights get more epochs beside a published model, since they begin to
-   learn later. Counted words with a logistic regression stand beside them.
+1. The reviews are split, and a vocabulary is learnt from the training part. Of the whole data set
+   that part is `aclImdb/train` without duplicates of `aclImdb/test`, which is the test part. With
+   `--start` pre-training continues a published model, with its vocabulary.
+2. Pre-training examples are shown: a next-sentence pair of each kind from the reviews, and the five
+   cases of masking on a real sentence, with their frequencies.
+3. `hf-bert pretrain` is killed with SIGKILL in the middle, resumed with `--resume`, and reports its
+   accuracies on held-out reviews.
+4. The sentiment is learnt from a part of the reviews with their labels. It starts from the
+   pre-trained model, from MODEL, and from random weights of the same architecture, with the same
+   commands and seeds. Random weights get more epochs than a published model, since they begin to
+   learn later. A logistic regression on word counts is the baseline.
 
 `--small` takes some minutes on two cores and only shows that everything runs. FOLDER keeps all
 files and gets results.json.
@@ -101,7 +101,7 @@ FULL = Sizes(
     epochs_from_nothing=4,
     finetuning_rate=2e-4,
 )
-#: To go on from a published model, whose own sizes take the place of those above.
+#: To continue a published model, whose own sizes take the place of those above.
 FURTHER = dataclasses.replace(
     FULL,
     max_length=128,
@@ -128,7 +128,7 @@ SMALL = Sizes(
     epochs_from_nothing=2,
     finetuning_rate=5e-4,
 )
-#: What random weights can take would undo what a published model has learnt.
+#: The learning rate of random weights would destroy a published model's knowledge.
 SMALL_FURTHER = dataclasses.replace(
     SMALL, learning_rate=FURTHER.learning_rate, finetuning_rate=FURTHER.finetuning_rate
 )
@@ -140,7 +140,7 @@ def main(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="A new folder.")],
     start: Annotated[
-        str | None, typer.Option(help="The folder or hub id of a model to go on from.")
+        str | None, typer.Option(help="The folder or hub id of a model to continue.")
     ] = None,
     small: Annotated[bool, typer.Option("--small", help="Some minutes; figures mean little.")] = (
         False
@@ -161,10 +161,10 @@ def run(reviews: Path, output: Path, sizes: Sizes, start: str | None = None) -> 
         reviews: A CSV with columns `review` and `sentiment`, or the folder aclImdb.
         output: A new folder.
         sizes: How much.
-        start: A model to go on from; None for random weights and a vocabulary of the reviews.
+        start: A model to continue; None for random weights and a vocabulary of the reviews.
 
     Returns:
-        What results.json holds.
+        The content of results.json.
 
     Raises:
         OSError, ValueError: The reviews or the model cannot be read, the reviews are too few, or
@@ -205,7 +205,7 @@ def run(reviews: Path, output: Path, sizes: Sizes, start: str | None = None) -> 
 
 
 def divide(reviews: Path, output: Path, sizes: Sizes) -> tuple[Path, Path, Path]:
-    """Writes the reviews to train on, those of them with labels, and those to test on."""
+    """Writes the training reviews, the labelled part of them, and the test reviews."""
     if output.exists():
         raise InputError(f"{output} exists", "a new folder", "name another")
     train, test = read_folder(reviews) if reviews.is_dir() else read_table(reviews, sizes)
@@ -305,8 +305,8 @@ def pretrain(reviews: Path, origin: Sequence[object], bert: Path, sizes: Sizes) 
 
 
 def architecture(sizes: Sizes, vocab_size: int) -> dict[str, Any]:
-    """The config: weights of such narrow layers begin larger than BERT-base's, and what is seen
-    so few times needs no dropout."""
+    """The config: weights of such narrow layers begin larger than BERT-base's, and data
+    read so few times need no dropout."""
     return {
         "model_type": "bert",
         "vocab_size": vocab_size,
@@ -325,7 +325,7 @@ def run_and_kill(command: Sequence[object], output: Path, step: int) -> int:
     with subprocess.Popen([COMMAND, *announced(command)]) as process:
         while process.poll() is None:
             reached = max((entry["step"] for entry in read_log(output)), default=0)
-            # A checkpoint is there to go on from.
+            # There is a checkpoint to resume from.
             if reached > step and last_checkpoint(output) is not None:
                 process.kill()
                 return reached
@@ -347,8 +347,8 @@ def read_log(output: Path) -> list[dict[str, Any]]:
 def sentiment(
     labelled: Path, test: Path, output: Path, sizes: Sizes, start: str | None
 ) -> dict[str, Any]:
-    """Fine-tunes from the pre-trained model, the published one and nothing, and returns the
-    accuracies."""
+    """Fine-tunes from the pre-trained model, the published one and random weights, and
+    returns the accuracies."""
     starts: dict[str, dict[str, Any]] = {}
     for seed in sizes.seeds:
         nothing = write_random(output / "bert", output / f"nothing-{seed}", seed)

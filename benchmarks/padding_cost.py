@@ -1,10 +1,10 @@
-"""What padding costs, and what busy neighbours cost: races of `hf-bert benchmark`'s contestants.
+"""The cost of padding and of busy neighbours: races of `hf-bert benchmark`'s contestants.
 
     python -m benchmarks.padding_cost line --random base
     python -m benchmarks.padding_cost busy MODEL
 
 `line` pads the same tokens once, twice and four times as wide. `busy` runs the case `short` on a
-quiet machine, and again while as many busy processes as threads compute beside it.
+quiet machine, and again while as many busy processes as threads compute too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NAMES = ("unchanged", "prepared", "upstream-sdpa")
 #: Rows of the batches, their longest length, and how many times as wide they are.
 LINE_ROWS, LINE_LONGEST, LINE_WIDTHS = (8, 16, 24, 32), 64, (1, 2, 4)
 #: Computes until its input ends. That happens when its parent ends. It takes turns with all others:
-#: under a real-time policy of its parent it would let nobody have the processor.
+#: under a real-time policy of its parent it would block all other processes.
 BUSY = (
     "import os, sys, threading\n"
     "if hasattr(os, 'SCHED_OTHER'): os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))\n"
@@ -109,7 +109,7 @@ def line(
 
 @contextlib.contextmanager
 def neighbours(number: int) -> Iterator[None]:
-    """As many processes that compute beside whatever runs within."""
+    """So many busy processes while the block runs."""
     with contextlib.ExitStack() as started:
         for _ in range(number):
             pipe = subprocess.PIPE

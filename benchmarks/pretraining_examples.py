@@ -1,4 +1,4 @@
-"""What pre-training sees of a text: pairs of sentences, and what masking does to each token."""
+"""The pre-training examples of a text: sentence pairs, and the masking of each token."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAIR_DOCUMENTS = 100
 #: Masks drawn to count how often each case occurs.
 DRAWS = 5_000
 
-#: What can happen to a token.
+#: The cases of masking.
 CASES = (
     "special token: never guessed",
     "not chosen: seen, not guessed",

@@ -1,17 +1,17 @@
-"""What a job of a billion texts would take, from what this machine shows.
+"""An estimate of a job of a billion texts, from measurements on this machine.
 
     python benchmarks/scale_simulation.py MODEL --output FOLDER
 
-Four things are measured, and nothing else is claimed:
+Four things are measured:
 
-1. texts a second of one process with one thread, `hf-bert embed --shard 0/1`;
-2. the same texts on Ray clusters of 1, 2 and 4 nodes of one CPU each, which are processes of this
-   machine: with more nodes than cores they share them, so only the first rows can scale;
-3. the driver's own limits, with a model of one layer of 8 and parts of 100 rows: parts a second
-   that it hands out, and rows a second that it reads to find where parts begin;
+1. texts per second of one process with one thread, `hf-bert embed --shard 0/1`;
+2. the same texts on Ray clusters of 1, 2 and 4 nodes of one CPU each. The nodes are processes of
+   this machine and share its cores, so only the first rows can scale;
+3. the driver's own limits, with a model of one layer of 8 and parts of 100 rows. These are parts
+   handed out per second, and rows read per second to find where parts begin;
 4. the driver's memory while the number of texts grows a thousandfold.
 
-The plan that follows multiplies them. Nothing else may run on the machine.
+The plan that follows multiplies them. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def write_lines(file: Path, lines: list[str]) -> Path:
 
 @contextlib.contextmanager
 def cluster(nodes: int) -> Iterator[str]:
-    """The address of a Ray cluster whose head computes nothing, on this machine."""
+    """The address of a Ray cluster whose head does not compute, on this machine."""
     running = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     try:
         for _ in range(nodes):
@@ -134,7 +134,7 @@ def cluster(nodes: int) -> Iterator[str]:
 
 
 def run_watched(command: list[str]) -> tuple[dict[str, Any], list[float]]:
-    """A command's JSON, and its own memory in MiB as it went on, without that of its children."""
+    """A command's JSON, and its own memory in MiB over time, without its children's."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         memory = []
@@ -176,7 +176,7 @@ def check_same(left: Path, right: Path) -> None:
 
 
 def manifest(folder: Path) -> dict[str, Any]:
-    """What a folder of parts says of itself."""
+    """The manifest of a folder of parts."""
     return dict(json.loads((folder / "manifest.json").read_text(encoding="utf-8")))
 
 
@@ -194,7 +194,7 @@ def row_of(
 
 
 def driver_limits(model: str, output: Path, most: int) -> tuple[dict[str, float], list[list[str]]]:
-    """What one driver reads and hands out, and a line of the table for each number of texts."""
+    """The rates of one driver, and a line of the table for each number of texts."""
     limits: dict[str, float] = {}
     growth = []
     smallest = write_smallest(model, output / "smallest")

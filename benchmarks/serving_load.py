@@ -1,9 +1,9 @@
-"""`hf-bert serve` under load: many clients at once beside one after the other, on this machine.
+"""`hf-bert serve` under load: many clients at once compared with one, on this machine.
 
     python benchmarks/serving_load.py MODEL --seconds 60
 
-Texts have mixed lengths. Each vector is compared with the one that `TextEncoder` gives for the text
-alone; rounds of one client and of all alternate. Nothing else may run on the machine.
+Texts have mixed lengths. Each vector is compared with `TextEncoder`'s for the text alone. Rounds
+of one client and of all alternate. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ LOOK_SECONDS = 0.25
 
 
 class Load:
-    """What clients saw in one setting.
+    """The measurements of clients in one setting.
 
     Args:
-        texts: What they ask for.
+        texts: Their requests.
         expected: (N, D), their vectors.
     """
 

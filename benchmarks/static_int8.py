@@ -1,11 +1,11 @@
-"""int8 beside OpenVINO's static quantisation, which NNCF calibrates on texts.
+"""int8 compared with OpenVINO's static quantisation, which NNCF calibrates on texts.
 
     python -m benchmarks.static_int8 MODEL --threads 2
     python -m benchmarks.static_int8 --random base
 
-The cases are those of `hf-bert benchmark`, and so is the race: in turns, each contestant in a
-process of its own. Calibrated on 300 texts of STS 2012 in the folder that HF_BERT_DATA names; on
-random ids of the lengths of `short` where there are none. Needs the extra `bench` and nncf.
+Cases and race are the same as in `hf-bert benchmark`: contestants take turns, each in its own
+process. It is calibrated on 300 texts of STS 2012 in the folder HF_BERT_DATA, or without them on
+random ids of the lengths of `short`. Needs the extra `bench` and nncf.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from hf_bert_impl.measuring.timing import cpu_name
 from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.tasks.sts import read_sts
 
-#: How many texts a quantisation looks at. Each is a batch of its own.
+#: The number of texts for calibration. Each is its own batch.
 CALIBRATION_TEXTS = 300
 app = typer.Typer(add_completion=False)
 
@@ -61,7 +61,7 @@ def quantised(file: Path, samples: Iterable[dict[str, np.ndarray]]) -> Any:
 
 
 class StaticInt8(States):
-    """OpenVINO in int8 on padded batches. What stays in floating point runs in float32."""
+    """OpenVINO in int8 on padded batches. Layers in floating point run in float32."""
 
     def __init__(self, source: Source, settings: Settings) -> None:
         super().__init__("upstream-sdpa", "float32", source, settings)
@@ -99,7 +99,7 @@ def main(
     rounds: Annotated[int, typer.Option()] = 5,
     threads: Annotated[int, typer.Option()] = 2,
 ) -> None:
-    """int8 prepared beside OpenVINO in static int8."""
+    """int8 prepared against OpenVINO in static int8."""
     source, settings = Source(model, random), Settings(cases, threads=threads)
     with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
         made = {
@@ -126,12 +126,12 @@ def main(
 
 
 def stopped(one: Contestant, error: Exception) -> None:
-    """A script has few contestants: without one of them there is nothing to tell."""
+    """A missing contestant ends the script: there are only two."""
     raise error
 
 
 def spread(ratios: list[float]) -> str:
-    """The median of the rounds' ratios, least and greatest beside it."""
+    """The median of the rounds' ratios, with minimum and maximum."""
     return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})"
 
 

@@ -4,8 +4,8 @@
     python -m benchmarks.text_models --random minilm --cases cross-encoder,sparse,multi-vector
 
 Every contestant makes the same call on the same texts, in turns, each in a process of its own.
-OpenVINO takes the place of the transformers model inside of the library's, as its own backend does,
-whose packages do not install beside transformers 5.23. Its int8 is NNCF's static quantisation.
+OpenVINO takes the place of the transformers model inside of the library's, as its own backend does;
+the backend's packages need an older transformers than 5.23. Its int8 is NNCF's static quantisation.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from hf_bert_impl.tasks.sts import read_sts
 
 #: How many texts are compared: a vector of SPLADE has 30,522 numbers, one of ColBERT 128 a token.
 CHECKED = 64
-#: Tokens of a passage, least and greatest.
+#: Tokens of a passage, minimum and maximum.
 PASSAGE_TOKENS = (30, 300)
 app = typer.Typer(add_completion=False)
 
@@ -132,7 +132,7 @@ class TextModel(Timed):
         return functools.partial(self._run, self.inputs[number % PARTS :: PARTS])
 
     def result(self, case: Case) -> Tensor:
-        """What the first texts give: vectors, scores, or the vectors of all tokens."""
+        """The output for the first texts: vectors, scores, or the vectors of all tokens."""
         found = self._run(self.inputs[:CHECKED])
         if isinstance(found, list):
             found = torch.cat(found)
@@ -237,7 +237,7 @@ def make_folder(source: Source, name: str, scratch: Path) -> str:
 
 
 def make_inputs(kind: str, tokenizer: Any, number: int) -> list[Any]:
-    """What a kind of model encodes: sentences of STS 2014 and 2012, or passages.
+    """The texts of a kind of model: sentences of STS 2014 and 2012, or passages.
 
     A cross-encoder gets pairs as a re-ranker gets them: each part of the passages belongs to one
     short question. Texts are repeated from the first where there are too few, and made up where
@@ -302,7 +302,7 @@ def main(
     threads: Annotated[int, typer.Option()] = 2,
     texts: Annotated[int, typer.Option("--sentences", help="0: the usual number.")] = 0,
 ) -> None:
-    """Race the optimized model beside each peer: five rounds, a fifth of the texts each."""
+    """Race the optimized model against each peer: five rounds, a fifth of the texts each."""
     source, settings = Source(model, size), Settings(threads=threads)
     for name in cases.split(","):
         rows = []

@@ -1,4 +1,4 @@
-"""Fine-tuning and pre-training beside transformers' BERT: the same loop, batches and weights.
+"""Fine-tuning and pre-training against transformers' BERT: the same loop, batches and weights.
 
     python benchmarks/training_loops.py finetune MODEL train.tsv
     python benchmarks/training_loops.py pretrain TOKENIZER corpus.txt
@@ -128,7 +128,7 @@ def masked_lm(
 ) -> None:
     """Masked words of 12 random rows of log-normal lengths, 70 % padding, 15 % labelled."""
     ours = Source(random=size).load("BertForMaskedLM")
-    # They spread more than those of sentences, so more of the batch is padding.
+    # They vary more than sentence lengths, so more of the batch is padding.
     positions = ours.config.max_position_embeddings
     lengths = scale_lengths(log_normal_lengths(12, mean=3.5, spread=0.9), positions)
     batch = make_batch(Case("train", tuple(lengths), max(lengths)), ours.config.vocab_size)

@@ -1,4 +1,4 @@
-"""Every head and every way of computing beside transformers' own, on the same device."""
+"""Every head and every way of computing, compared with transformers, on the same device."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hf_bert_impl.parity.tensors import (
 TOLERANCE, TF32_TOLERANCE = 1e-4, 1e-2
 #: Of a gradient, at least this share of the largest gradient counts as its largest number.
 GRADIENT_FLOOR = 5e-2
-#: Smaller gradients, as a share of the largest, hold nothing but rounding in half precision.
+#: Smaller gradients, as a share of the largest, are only rounding errors in half precision.
 HALF_FLOOR = 1e-3
 HALVES = (torch.float16, torch.bfloat16)
 #: In half precision the mean error of a tensor is held to 1.5 times that of transformers' own. The
@@ -101,7 +101,7 @@ def _beside(
     tolerance: float = TOLERANCE,
     floor: float = SMALLEST_SCALE,
 ) -> ParityReport:
-    """Ours and transformers' own beside what is exact."""
+    """Our error and transformers' from the exact numbers."""
     if dtype not in HALVES:
         return ParityReport(
             [exact_row(case, name, found[name], exact[name], tolerance, floor) for name in exact]
@@ -150,7 +150,7 @@ def _backend(backend: str, dtype: torch.dtype, device: str, small: bool) -> Pari
 
 
 def _trained(head: str, dtype: torch.dtype, device: str, small: bool) -> ParityReport:
-    """Loss and gradients in train mode without dropout, beside transformers' own in float64."""
+    """Loss and gradients in train mode without dropout, compared with transformers in float64."""
     model = random_model(head, small, device, **NO_DROPOUT)
     reference = reference_model(model)
     batch = batches(head, model.config)["padded right"]
@@ -220,7 +220,7 @@ def _compiled(device: str, small: bool) -> ParityReport:
 
 @torch.no_grad()
 def _batch_invariance(rows: Rows, model: Any, batch: Batch) -> None:
-    """Bits alone and in a batch: kept on the CPU, refused in one line elsewhere."""
+    """Bits alone and in a batch: equal on the CPU, refused elsewhere."""
     alone = {name: value[:1] for name, value in batch.items()}
     model.config.batch_invariant = True
     try:

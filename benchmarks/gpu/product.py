@@ -1,4 +1,4 @@
-"""The rest of the product on a device, beside the CPU or beside what it is put in place of."""
+"""The rest of the package on a device, compared with the CPU or with the original library."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hf_bert_impl.benchmark.cases import sentences
 #: Of vectors and scores in half precision, relative to the largest number in float32.
 HALF_TOLERANCE = 5e-2
 TEXTS = 64
-#: Of a loss after some steps, beside the CPU's.
+#: Of a loss after some steps, compared with the CPU's.
 LOSS_TOLERANCE = 1e-3
 TRAINING_SECONDS = 120
 
@@ -44,7 +44,7 @@ def product(rows: Rows, device: str, small: bool) -> None:
 
 
 def _text_encoder(folder: Path, rows: Rows, device: str) -> None:
-    """Vectors on the device beside those on the CPU."""
+    """Vectors on the device, compared with the CPU's."""
     from hf_bert_impl import TextEncoder
 
     texts = sentences(TEXTS)[0]
@@ -56,7 +56,7 @@ def _text_encoder(folder: Path, rows: Rows, device: str) -> None:
 
 
 def _answers(folder: Path, rows: Rows, device: str) -> None:
-    """Answers on the device beside those on the CPU."""
+    """Answers on the device, compared with the CPU's."""
     from hf_bert_impl import BertForQuestionAnswering, BertTokenizer, QuestionAnsweringPipeline
 
     model = BertForQuestionAnswering.from_pretrained(folder)
@@ -104,7 +104,7 @@ def _encode(kind: Any, texts: list[Any], model: Any) -> Tensor:
 
 
 def _training(folder: Path, rows: Rows, device: str) -> None:
-    """Some steps of fine-tuning and pre-training, beside a process that sees no GPU."""
+    """Some steps of fine-tuning and pre-training, compared with a process without a GPU."""
     losses = []
     for hidden in ({"CUDA_VISIBLE_DEVICES": ""}, {}):
         if device == "cpu":

@@ -45,7 +45,7 @@ WAYS: tuple[tuple[str, str, bool, dict[str, float]], ...] = (
     ("bfloat16, no dropout", "bfloat16", False, NO_DROPOUT),
 )
 ROUNDS, TURN_SECONDS = 7, 0.02
-#: Sides of the product whose rate is the card's.
+#: Sides of the matrices that measure the card's rate.
 PRODUCT = 8192
 
 
@@ -133,13 +133,13 @@ def _cases(config: BertConfig, small: bool) -> dict[str, Case]:
 
 
 def _rate(dtype: str, device: str, small: bool) -> float:
-    """The device's best matrix product, in operations a second."""
+    """The device's best matrix multiplication, in operations per second."""
     side = 128 if small else PRODUCT
     return 1e9 * best_product(side, side, dtype, device)
 
 
 def machine(rows: Rows, device: str, small: bool) -> None:
-    """Versions, the card, and the rates of its matrix products."""
+    """Versions, the card, and the rates of its matrix multiplications."""
     from hf_bert_impl.benchmark.results import environment
 
     facts = environment(device, torch.get_num_threads())
@@ -154,7 +154,7 @@ def machine(rows: Rows, device: str, small: bool) -> None:
 
 
 def races(rows: Rows, device: str, small: bool) -> None:
-    """Batches of tokens beside transformers, then texts beside sentence-transformers."""
+    """Batches of tokens against transformers, then texts against sentence-transformers."""
     clock = Clock(device)
     for size, config in _sizes(small).items():
         for dtype in DTYPES:
@@ -239,7 +239,7 @@ def _texts(rows: Rows, clock: Clock, device: str, small: bool) -> None:
 
 
 def steps(rows: Rows, device: str, small: bool) -> None:
-    """A step of masked-LM training: forward, backward and AdamW, beside transformers."""
+    """A step of masked-LM training: forward, backward and AdamW, against transformers."""
     for size, config in _sizes(small).items():
         for way, dtype, is_autocast, fields in WAYS:
             with rows.case(f"step {size} {way}"):

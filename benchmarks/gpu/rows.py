@@ -54,7 +54,7 @@ class Rows:
         self.add(case, value=value, bound=bound, passed=value <= bound, **fields)
 
     def compared(self, case: str, report: ParityReport) -> None:
-        """Adds a row for a report: its worst comparison, and those that failed."""
+        """Adds a row for a report: its worst comparison and its failures."""
         worst = report.worst
         if worst is None:
             self.add(case, passed=False, note="nothing was compared")
@@ -76,11 +76,11 @@ class Rows:
 
     @contextlib.contextmanager
     def case(self, name: str) -> Iterator[None]:
-        """Runs a case: an error becomes its row, and the next case goes on."""
+        """Runs a case: an error becomes its row, and the next case follows."""
         try:
             yield
         except Exception as error:
-            # What is not installed is no fault of what is measured.
+            # A missing library is not an error of the measured code.
             is_missing = isinstance(error, ImportError) or "not installed" in str(error)
             passed = None if is_missing else False
             self.add(name, passed=passed, note=f"{type(error).__name__}: {one_line(error)[:300]}")

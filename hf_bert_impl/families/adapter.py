@@ -46,7 +46,7 @@ from hf_bert_impl.model.modeling_bert import BertModel
 BUCKETS, FARTHEST = 32, 128
 #: Positions that a multi-vector query is filled up with (see `BertModel.forward`).
 EXPANSIONS = "query_expansion_positions"
-#: The arguments of a bare model's `forward` that packed rows serve, or that change nothing.
+#: The arguments of a bare model's `forward` that packed rows serve, or that have no effect.
 _SERVED = {
     *("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"),
     *("output_hidden_states", "return_dict", "use_cache", "num_items_in_batch", EXPANSIONS),
@@ -67,7 +67,7 @@ class Reading:
     reads_all: bool
     #: Whether it computes each token by itself.
     by_token: bool
-    #: Whether it reads the first token of each text and nothing else.
+    #: Whether it reads only the first token of each text.
     by_text: bool
     #: Whether it takes states (1, N, D) of tokens in place of (B, S, D).
     takes_rows: bool
@@ -120,7 +120,7 @@ class Parts(Inside):
         self.model = model
 
     def why_padded(self, root: nn.Module) -> str | None:
-        """As in `Inside`, of the stock model; `model` takes its parts anew where they changed."""
+        """As in `Inside`, of the stock model; `model` reads its parts again after a change."""
         return super().why_padded(self.model.stock)
 
     def _list(self, root: nn.Module) -> None:
@@ -204,8 +204,8 @@ class FamilyModel(BertModel):
             None if stock's `forward` has to compute the call.
 
         Raises:
-            ValueError: The input does not fit the model, or the call cannot be computed by packed
-                rows, as packed input and batch invariance need it; one line says what to change.
+            ValueError: The input does not fit the model, or packed input or batch invariance is
+                asked of a call that packed rows cannot compute.
         """
         self._follow()
         reason = self._why_stock(given)
@@ -230,8 +230,7 @@ class FamilyModel(BertModel):
                 reason = self._why_padded(inputs, True, False)
         if given.get("cu_seq_lens_q") is not None:
             raise InputError(
-                f"packed input comes with {reason}. Expected a call that packed rows serve. Leave "
-                "that out, or give one row for each text."
+                f"packed input cannot be used with {reason}. Pass one row for each text."
             )
         if self.config.batch_invariant:
             self._check_batch_invariant(reason, "eager", self.device)
@@ -317,9 +316,9 @@ class FamilyModel(BertModel):
         limit = self.config.max_position_embeddings - padding - 1
         if device.type == "cpu" and not inputs.is_traced and int(count.max()) > limit:
             raise ValueError(
-                f"the sequence has {int(count.max())} tokens, the model takes at most {limit} "
-                f"(its {self.config.max_position_embeddings} positions begin at {padding + 1}); "
-                f"truncate, for example with tokenizer(..., truncation=True, max_length={limit})"
+                f"the sequence has {int(count.max())} tokens. The model takes at most {limit} (its "
+                f"{self.config.max_position_embeddings} positions begin at {padding + 1}). Use "
+                f"tokenizer(..., truncation=True, max_length={limit})."
             )
         return count * is_token + padding
 
@@ -412,7 +411,7 @@ class Forward(_InPlace):
         self.own = FamilyModel(model, family)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What stock's `forward` returns; states at padding are zero."""
+        """The output of stock's `forward`; states at padding are zero."""
         if torch.compiler.is_compiling() or torch.jit.is_tracing():
             return self.stock(*args, **kwargs)
         reading = _reading.get()
@@ -442,7 +441,7 @@ class HeadForward(_InPlace):
     """In place of the `forward` of a model with a head: it says which states the head reads."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What stock's `forward` returns; scores at padding are zero, or those of zero states."""
+        """The output of stock's `forward`; scores at padding are zero or computed from zeros."""
         if torch.compiler.is_compiling() or torch.jit.is_tracing():
             return self.stock(*args, **kwargs)
         given = dict(zip(self.names, args, strict=False)) | kwargs
@@ -466,7 +465,7 @@ class HeadForward(_InPlace):
         return result
 
     def _takes_rows(self, given: dict[str, Any]) -> bool:
-        """Whether nothing reads the states or scores as (B, S, …)."""
+        """Whether no code reads the states or scores as (B, S, …)."""
         model, returns_dict = self.model, given.get("return_dict")
         bare, home = model.base_model, type(model).__module__
         if (
@@ -528,13 +527,13 @@ def has_adapter(model: nn.Module) -> bool:
 
 
 def forwards(model: nn.Module) -> list[Forward]:
-    """Those that are in place in a model."""
+    """The family models in place in a model."""
     found = (vars(module).get("forward") for module in model.modules())
     return [forward for forward in found if isinstance(forward, Forward)]
 
 
 def check(model: Any) -> Forward:
-    """Finds out whether `put_in_place` can take a model, and changes nothing.
+    """Checks that `put_in_place` can take a model.
 
     Args:
         model: A model of a family, with a head or without.
@@ -554,8 +553,8 @@ def check(model: Any) -> Forward:
         reason = "another forward in its place"
     if reason is not None:
         raise InputError(
-            f"the {type_name(type(model))} has {reason}. Expected a model of {family.name} as "
-            "transformers makes it. Undo the change, or call optimize before it."
+            f"the {type_name(type(model))} has {reason}. Call optimize before changing a model of "
+            f"{family.name}, or undo the change."
         )
     return forward
 

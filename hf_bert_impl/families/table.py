@@ -1,4 +1,4 @@
-"""What differs from BERT in each family: names of parts and fields, positions, relative bias."""
+"""The differences from BERT in each family: names of parts and fields, positions, relative bias."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,9 +32,9 @@ class Family:
     """A family of models; the defaults are BERT's."""
 
     name: str
-    #: The modules of transformers that its classes are in, told by name: nothing is imported.
+    #: The modules of transformers that its classes are in, by name, so that they are not imported.
     homes: tuple[str, ...]
-    #: What its bare model returns.
+    #: The output class of its bare model.
     output: type[Any]
     #: The path of its list of layers, in the bare model.
     layers: str = "encoder.layer"

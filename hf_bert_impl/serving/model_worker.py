@@ -202,10 +202,7 @@ class ModelWorker:
     ) -> tuple[Any, int]:
         pairs = [item for item in items if not isinstance(item, str)]
         if pairs and len(pairs) < len(items):
-            raise InputError(
-                "the request has both texts and pairs of texts. Expected one of both. Send two "
-                "requests."
-            )
+            raise InputError("the request mixes texts and pairs of texts. Send two requests.")
         columns = zip(*pairs, strict=True) if pairs else (items,)
         classifier = await self._cutting(items, **cut)
         logits, tokens = await classifier.logits_async(*columns)
@@ -233,8 +230,7 @@ class ModelWorker:
             for index, length in enumerate(await asyncio.to_thread(self._lengths, items)):
                 if length > limit:
                     raise InputError(
-                        f"text {index} has {length} tokens. Expected at most {limit}. Cut it, or "
-                        'send "truncate": true.'
+                        f'text {index} has {length} tokens, the limit is {limit}. Send "truncate": true.'
                     )
         own = self.predictor.tokenizer.truncation_side
         return self.predictor if direction is None or direction.lower() == own else self._turned

@@ -1,8 +1,8 @@
 """Bodies of requests, in the shapes of the clients that exist.
 
 `/v1/embeddings` is OpenAI's. `/rerank` is Cohere's and text-embeddings-inference's (TEI). `/embed`,
-`/similarity` and `/predict` are TEI's, all others those of the hub's inference. A null field counts
-as not sent. Fields that change no number here are ignored.
+`/similarity` and `/predict` are TEI's. All others are those of the hub's inference API. A null
+field counts as not sent. Fields that change no number here are ignored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Body(BaseModel):
         if isinstance(body.get("parameters"), dict):  # of the hub's clients
             body = {**body, **body["parameters"]}
         sent = {name: value for name, value in body.items() if value is not None}
-        # A question and its context may stand in `inputs` or in the body itself.
+        # A question and its context may be in `inputs` or in the body itself.
         return {"inputs": sent, **sent} if "question" in sent else sent
 
 

@@ -136,8 +136,7 @@ def _bound_socket(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise InputError(
-            f"nothing can listen on {host}:{port} ({error.strerror}). Expected a free port of an "
-            "address of this machine. Name another `port` or `host`."
+            f"{host}:{port} cannot be used ({error.strerror}). Choose another `port` or `host`."
         ) from error
     return listener
 
