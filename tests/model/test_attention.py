@@ -211,7 +211,7 @@ def test_a_block_mask(head):
     reference = reference_model(model)
     reference.set_attn_implementation("flex_attention")
     assert largest(outputs(model, batch)[0] - outputs(reference, batch)[0]) < 1e-5
-    with pytest.raises(ValueError, match="does not go with a BlockMask"):
+    with pytest.raises(ValueError, match="cannot be used with a BlockMask"):
         model(**batch, output_attentions=True)
     model.set_attn_implementation("sdpa")
     with pytest.raises(ValueError, match=r"'sdpa' takes no BlockMask .*use 'flex_attention'"):

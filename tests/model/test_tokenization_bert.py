@@ -280,7 +280,7 @@ def test_other_bad_files(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"tokenizer\.json"):
         BertTokenizer.from_pretrained(tmp_path)
     write_config(write_vocab(tmp_path), model_max_length=-1)
-    with pytest.raises(ValueError, match=r"model_max_length=-1 is not valid; use .* 1 or more"):
+    with pytest.raises(ValueError, match=r"model_max_length=-1 is not valid. Use .* 1 or more"):
         BertTokenizer.from_pretrained(tmp_path)
     Tokenizer(models.BPE({"a": 0}, [])).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(ValueError, match=r"BPE.*WordPiece"):

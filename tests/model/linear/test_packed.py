@@ -319,7 +319,7 @@ def test_weights_without_memory(part):
     model = random_model("BertModel", random_config(6)).train()
     weights = {name: p.clone() for name, p in model.named_parameters() if part not in name}
     model.get_submodule(part).to("meta")
-    with pytest.raises(ValueError, match=rf"^{part}\S* is on the meta device.*; expected .*; load"):
+    with pytest.raises(ValueError, match=rf"^{part}\S* is on the meta device.* Load"):
         model.prepare_for_inference("auto")
     assert model.training and not packed(model)
     assert all(torch.equal(model.get_parameter(name), weights[name]) for name in weights)

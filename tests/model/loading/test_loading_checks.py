@@ -35,7 +35,7 @@ def refuses(error, said, folder, head="BertForSequenceClassification", **options
 @pytest.mark.parametrize("name", ["BertConfig", "BertTokenizer", "BertModel", "TextEncoder"])
 def test_a_path_that_does_not_exist(name):
     for path in ("/no/model", "./model", "a/b/c", "a/"):
-        refuses(OSError, f"^{path} does not exist; give the folder of a checkpoint", path, name)
+        refuses(OSError, f"^{path} does not exist. Use the folder of a checkpoint", path, name)
 
 
 def test_missing_files(folder):
