@@ -100,7 +100,7 @@ def test_pruning_as_transformers_4(fixtures_dir, tmp_path, backend):
     assert again.config.pruned_heads == pruned
     with torch.no_grad():
         assert largest(again(**batch).logits - values["logits_pruned"]) < TOLERANCE
-        # Heads keep their numbers: masking those that are gone changes nothing.
+        # Heads keep their numbers: masking pruned heads has no effect.
         gone = torch.ones(2, 4)
         for layer, heads in pruned.items():
             gone[layer, heads] = 0

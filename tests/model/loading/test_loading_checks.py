@@ -68,7 +68,7 @@ def test_sizes_that_do_not_fit(folder):
 
 
 class TestConfigsTooLarge:
-    """A small config beside small weights does not take the machine's memory."""
+    """A small config with small weights does not take the machine's memory."""
 
     @pytest.fixture
     def little_memory(self):
