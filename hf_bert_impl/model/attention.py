@@ -40,13 +40,13 @@ MAX_FLASH_HEAD = 256
 #: Others (flash attention, flex, one that a user registered) get a padded batch and its mask.
 OWN_BACKENDS = ("eager", "sdpa")
 #: Longer sequences go through the fused kernel, whose blocks of scores stay in the cache. On an AMD
-#: Zen 4, by AVX-512 and by AVX2, products of 128 tokens take 0.8 of its time, those of 192 up to
-#: 2.8 times as long.
+#: Zen 4, by AVX-512 and by AVX2, matrix multiplications of 128 tokens take 0.8 of its time, and
+#: of 192 tokens up to 2.8 times as long.
 LONGEST_PRODUCT = 128
 #: In shorter sequences the fused kernel of float32 is not steady.
 LONGEST_UNSTEADY = 256
-#: Shorter rows of equal length are gathered into one product, since the start of a product costs
-#: the most there. Each longer row has a product of its own, which reads the row in place.
+#: Shorter rows of equal length are gathered into one matrix multiplication, since starting one
+#: costs the most there. Each longer row has its own, which reads the row in place.
 SHORTEST_IN_PLACE = 32
 #: Fewer keys than this do not fill a vector of the CPU. A softmax over keys that are the rows of
 #: the scores then takes a third of the time of one over keys that are the columns.
@@ -73,7 +73,7 @@ def takes_cache(forward: Forward) -> Forward:
                 continue
             if kwargs.get(name) is not None:
                 raise ValueError(
-                    f"{name} and {before} are two names of one argument; give one of them"
+                    f"{name} and {before} are two names of one argument. Pass one of them."
                 )
             if CACHE == "cache" and not torch.compiler.is_compiling():
                 words = f"`{before}` is deprecated by transformers 5.24; use `{name}`"
@@ -206,8 +206,8 @@ class BertSelfAttention(nn.Module):
                 context = layout.from_grid(context)  # (T, H, d)
 
         if head_mask is not None:
-            # A factor on a head's probabilities is a factor on its output, so that no backend has
-            # to know of it.
+            # A factor on a head's probabilities is a factor on its output, so that any backend can
+            # be used.
             head_mask = head_mask[self.heads].to(context.dtype)
             context = context * head_mask[:, None]
             if probabilities is not None:
@@ -373,9 +373,9 @@ class BertSelfAttention(nn.Module):
         """One group by the backend, (rows · queries, H, d)."""
         keys, mask = group.keys, None
         if not keys and not layout.is_eager:
-            return query.new_zeros(query.transpose(0, 1).shape)  # softmax over nothing
+            return query.new_zeros(query.transpose(0, 1).shape)  # the softmax has no keys
         if not keys:
-            # As in upstream's plain products: the lowest number is added to every score of a row,
+            # As in upstream's eager attention: the lowest number is added to every score of a row,
             # which gives the mean over the whole row.
             lowest = torch.finfo(query.dtype).min
             keys, mask = group.queries, query.new_full((1, 1, 1, 1), lowest)
@@ -400,7 +400,7 @@ class BertSelfAttention(nn.Module):
 
     def _probabilities(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
         """(B, H, Q, K), for a backend that returns none."""
-        if mask is not None:  # a static cache has room for keys to come
+        if mask is not None:  # a static cache is longer than its keys
             key = key[:, :, : mask.shape[-1]]
         # In float32 or more: half precision would add an error of its own.
         precise = torch.promote_types(query.dtype, torch.float32)
@@ -515,7 +515,7 @@ def attention_probabilities(
     scores = torch.matmul(query, key.transpose(-1, -2)) * scaling
     if attention_mask is not None:
         if attention_mask.dtype == torch.bool:
-            # A finite minimum, not -inf: a row that attends to nothing is uniform, never NaN.
+            # A finite minimum, not -inf: a row that attends to no token is uniform, not NaN.
             scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
         else:
             scores = scores + attention_mask
@@ -532,7 +532,7 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Attention in plain matrix products, with the interface of transformers' backends.
+    """Attention by matrix multiplications, with the interface of transformers' backends.
 
     Returns:
         Context (B, Q, H, d) and the probabilities (B, H, Q, K) that gave it, after dropout.
@@ -552,7 +552,7 @@ def attend_rows(
     dropout: float,
     bias: Tensor | None = None,
 ) -> list[Tensor]:
-    """Attention without mask over several rows of equal length, by plain products.
+    """Attention without mask over several rows of equal length, by matrix multiplications.
 
     Args:
         query: (H, rows · queries, d); likewise key and value.
@@ -590,7 +590,7 @@ def attend_product(
     dropout: float = 0.0,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """Attention without mask by plain products.
+    """Attention without mask by matrix multiplications.
 
     Args:
         query: (H, Q, d).
@@ -708,8 +708,8 @@ def layer_masks(
         )
     if output_attentions and not isinstance(dense, Tensor | None):
         raise ValueError(
-            f"output_attentions=True does not go with a {type(dense).__name__}; give a tensor as "
-            "attention_mask, or leave one of them out"
+            f"output_attentions=True cannot be used with a {type(dense).__name__}. Pass a tensor "
+            "as attention_mask, or leave one of them out."
         )
     if output_attentions and backend != "eager":
         cached = 0 if cache is None else int(cache.get_seq_length())
@@ -733,9 +733,9 @@ def backend_mask(
     """The mask in the form of the configured backend.
 
     Args:
-        attention_mask: (B, K) with zeros at padding; (B, Q, K) or (B, heads or 1, Q or 1, K) with
-            zeros where a query must not attend, used as it is, or added to the scores if it is a
-            4-D tensor of floats; or None.
+        attention_mask: (B, K) with zeros at padding, or None. (B, Q, K) or
+            (B, heads or 1, Q or 1, K) has zeros where a query must not attend and is used as it
+            is. A 4-D tensor of floats is added to the scores.
         embeddings: (B, Q, D), for its shape, dtype and device.
         cache: Cache of a decoder.
         is_causal: Whether a query attends only to keys up to its own position.

@@ -2,8 +2,8 @@
 
 Its layers normalise their input, not their output, with a LayerNorm of its own. Token types begin
 at 1. If no mask is given, all tokens are attended but those with the id of padding. There is no
-pooler, and the masked-LM head is one linear layer. `architecture` says which classes a model is
-made of. Only this file and the config know of the variant.
+pooler, and the masked-LM head is one linear layer. `architecture` names the classes of a
+model. The variant appears only here and in the config.
 
 Notation: B batch, S sequence, D hidden size, V vocabulary; `(..., D)` is `(B, S, D)` or, packed,
 `(T, D)` (see `layout.py`).

@@ -84,9 +84,9 @@ class BertConfig(PreTrainedConfig):
         num_hidden_layers: Number of encoder layers.
         num_attention_heads: Attention heads a layer (H).
         intermediate_size: Width of the feed-forward layer.
-        hidden_act: Activation of the feed-forward layer and of the masked-LM head: a name that
-            transformers knows ("gelu" is the exact erf form, "gelu_new" the tanh form of Google's
-            code since 2018-11), or a callable.
+        hidden_act: Activation of the feed-forward layer and of the masked-LM head: one of
+            transformers' names or a callable. "gelu" is the exact erf form, "gelu_new" the tanh
+            form of Google's code since 2018-11.
         hidden_dropout_prob: Dropout after the embeddings and after each sub-layer.
         attention_probs_dropout_prob: Dropout on the attention probabilities.
         max_position_embeddings: Longest sequence, in tokens.
@@ -117,22 +117,22 @@ class BertConfig(PreTrainedConfig):
             original's own trainer ignores 0, in next-sentence labels as well).
             `hidden_dropout_prob` is also the dropout within the feed-forward layer and after each
             layer. Random weights are torch's own, as in the original, whatever `initializer_range`.
-        padding_free: Compute real tokens only. A token is real if the mask attends to it, or if it
-            is not the pad token (`pad_token_id`; if that is None, no token is), or if its state is
-            asked for (it has a label, or the pooler reads it). Hidden states and
-            masked-LM scores of real tokens are the same; the others are zero. So masked-out [MASK]
-            tokens, as in ColBERT's queries, have states, and padding has none. In `inputs_embeds`
+        padding_free: Compute real tokens only. A token is real in three cases: the mask attends to
+            it, it is not the pad token (`pad_token_id`; no token is if that is None), or its state
+            is read (it has a label, or the pooler reads it). Hidden states and masked-LM scores of
+            real tokens are the same. The others are zero. So masked-out [MASK] tokens, as in
+            ColBERT's queries, have states, and padding has none. In `inputs_embeds`
             the pad token is detected by its word embedding. False computes every position as
             upstream does.
         batch_invariant: The numbers of a sequence (states of attended tokens, pooled vector,
-            logits) have the same bits whatever else is in its batch, and however it is padded or
-            packed; see `BertModel.forward`. A probe tests the kernels for it,
-            once for each shape and number of threads. If they fail, the call raises an error.
-            Nothing is promised across numbers of threads, processors, instruction sets, versions of
-            the libraries, precisions, or between a prepared model and one that is not.
+            logits) have the same bits in any batch, padded or packed. See `BertModel.forward`. A
+            probe tests the kernels once for each shape and number of threads. If they fail, the
+            call raises an error. Bits may differ between numbers of threads, processors,
+            instruction sets, versions of the libraries and precisions, and between a prepared and
+            an unprepared model.
         sparse_prediction: In training with labels, the masked-LM heads score the labelled tokens
-            only (a fifth of the forward work); `logits` are then (labelled tokens, V) in the order
-            of the flattened labels. The loss is the same. False scores every position.
+            only (a fifth of the forward work). Then `logits` are (labelled tokens, V) in the order
+            of the flattened labels, and the loss is the same. False scores every position.
         pruned_heads: Heads removed by `prune_heads`: layer number to head numbers.
         null_score_diff_threshold: For question answering: a question has no answer if the score of
             "no answer" exceeds that of the best answer by more than this (Devlin et al. 2019,
@@ -354,7 +354,7 @@ class BertConfig(PreTrainedConfig):
 
 
 def _check_shared(fields: Mapping[str, Any]) -> None:
-    """Raises ValueError for wrong fields that the base class would fail on, or not look at."""
+    """Raises ValueError for wrong fields that the base class would fail on, or does not check."""
     for name, kinds, allowed in (
         ("id2label", Mapping, "an object of numbers to names"),
         ("label2id", Mapping, "an object of names to numbers"),

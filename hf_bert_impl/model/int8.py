@@ -5,8 +5,8 @@ x · Wᵀ = scale · weight_scale · ((q - zero) · Vᵀ). That sum is exact, in
 
 A feature that is large in all tokens takes most of the bytes' range from the others. So states are
 divided by a balance, and weights multiplied by it, as in SmoothQuant (Xiao et al. 2023, section 4).
-Balance and zero are tried on random tokens: their large features are those of texts. That fixes no
-range; each call finds its own.
+Balance and zero are tried on random tokens, whose large features are also large in texts. Each
+call finds its own range.
 
 Notation: T rows, N outputs of a linear layer, R sequences of S tokens.
 """
@@ -26,8 +26,8 @@ SIGN = 128
 SMALLEST = 1e-12
 #: Few rows share a range if that gives at most so many times the error of a plain range per token.
 SHARED_ERROR = 3.0
-#: With a lower zero, as after a GELU, they do not: a few tokens of a text, its separators for one,
-#: may then have numbers far above those of random tokens.
+#: With a lower zero, as after a GELU, they do not. A few tokens of a text, such as separators, may
+#: then have far larger numbers than random tokens.
 LEAST_SHARED_ZERO = 64
 
 
@@ -143,7 +143,7 @@ class FewInt8Sums:
 
 
 class SharedRange:
-    """The product by FBGEMM with one range for all states of a call, in one call; adds the bias."""
+    """FBGEMM's matrix multiplication with one range for all states of a call; adds the bias."""
 
     def __init__(self, weight: Tensor, scale: Tensor, bias: Tensor | None = None) -> None:
         self.packed = _packed(weight, scale, bias)

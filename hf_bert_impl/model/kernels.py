@@ -55,7 +55,7 @@ HALF_WEIGHTS = "float16-weights"
 #: The environment variable that names one of `LIBRARIES`.
 KERNELS_VARIABLE = "HF_BERT_KERNELS"
 LIBRARIES = ("onednn", "torch")
-#: torch's own product must be so much faster than oneDNN's to be chosen: measured times vary a
+#: torch's own kernel must be this much faster than oneDNN's to be chosen: measured times vary a
 #: little, and the choice should be the same the next time.
 MARGIN = 1.07
 #: `FEW_ROWS` for int8 without VNNI instructions: oneDNN needs more rows there to be faster.
@@ -225,7 +225,7 @@ def why_no_kernels(dtype: torch.dtype | str, batch_invariant: bool = False) -> s
 
 @cache
 def _torch_is_faster() -> bool:
-    """Whether for many rows of float32 torch's own product beats oneDNN's."""
+    """Whether for many rows of float32 torch's own kernel is faster than oneDNN's."""
     layers = [_layer(torch.float32)]
     own, onednn = _seconds(FloatProduct(layers, 0, 0), FloatProduct(layers, math.inf, 0))
     return own * MARGIN < onednn
@@ -233,7 +233,7 @@ def _torch_is_faster() -> bool:
 
 @cache
 def _half_is_fast(dtype: torch.dtype) -> bool:
-    """Whether oneDNN's product of this type is no slower than that of float32."""
+    """Whether oneDNN's kernel of this type is at least as fast as its float32 kernel."""
     kinds = (dtype, torch.float32)
     half, full = _seconds(*(FloatProduct([_layer(kind)], math.inf, 0) for kind in kinds))
     return half <= full
@@ -257,7 +257,7 @@ def _half_weights_work() -> bool:
 
 
 def _layer(dtype: torch.dtype) -> nn.Linear:
-    """A layer to try: it draws no random numbers, which would change those of the caller."""
+    """A layer to try. It draws no random numbers, since that would change the caller's."""
     layer = nn.utils.skip_init(nn.Linear, 768, 768, device="cpu", dtype=dtype)
     for part in layer.parameters():
         nn.init.constant_(part, 0.01)
@@ -266,7 +266,7 @@ def _layer(dtype: torch.dtype) -> nn.Linear:
 
 @torch.no_grad()
 def _seconds(*products: FloatProduct) -> list[float]:
-    """The minimum of five times of each product: 512 rows, by one thread, in turns.
+    """The minimum of five times of each kernel: 512 rows, by one thread, in turns.
 
     A first run is not counted. The clock counts the thread's own time, because the choice must
     not depend on other work on the machine. On Windows that clock is too coarse.
@@ -289,16 +289,16 @@ def _seconds(*products: FloatProduct) -> list[float]:
 
 @cache
 def _int8_limit(kind: Int8Kind) -> int | None:
-    """The largest weight for which a library's sums are exact; None if there is none.
+    """The largest weight for which a library's sums are exact; None if none is exact.
 
-    Without VNNI instructions they add two products in 16 bits, where 8-bit weights saturate and
-    those of 7 bits do not. So it is tried on the largest possible sums.
+    Without VNNI instructions libraries add two terms in 16 bits, where 8-bit weights saturate and
+    7-bit weights do not. So the largest possible sums are tried.
     """
     return next((limit for limit in (127, 63) if _is_exact(kind, limit)), None)
 
 
 def _is_exact(kind: Int8Kind, limit: int) -> bool:
-    """Whether the sums of the largest numbers are those of whole numbers, for few and many rows.
+    """Whether the sums of the largest numbers are exact, for few and many rows.
 
     States are 255 as unsigned bytes, and 0 among the first four rows: a shared range is all bytes.
     """
@@ -393,7 +393,7 @@ def _convert(model: Any, dtype: torch.dtype | str | None) -> torch.dtype | str |
         if reason is not None:  # an emulation would be many times slower
             logger.warning(f"{reason}, so the model computes in float32")
             precision = torch.float32
-    if precision in (torch.int8, HALF_WEIGHTS):  # which are for products alone
+    if precision in (torch.int8, HALF_WEIGHTS):  # which are for linear layers alone
         if is_on_cpu:
             model.to(torch.float32)
     elif precision is not None:
@@ -435,7 +435,7 @@ def packable(root: nn.Module, path: str) -> Iterator[tuple[nn.Module, tuple[Any,
 
 
 def _why_not(model: Any) -> str | None:
-    """Why nothing of a model can be packed on this machine, or None if something can."""
+    """Why a model cannot be packed on this machine; None if some of its layers can."""
     place, dtype = model.device.type, model.dtype
     if place != "cpu":
         return f"its weights are on {place}, and the packed kernels are the CPU's"
@@ -475,14 +475,13 @@ def check_weights(model: nn.Module) -> None:
             # accelerate keeps weights elsewhere, and its hook brings them for the call.
             if weight is not None and weight.is_meta and not hasattr(module, "_hf_hook"):
                 raise ValueError(
-                    f"{path}.{name} is on the meta device, which holds no numbers; expected "
-                    "weights in memory; load them by from_pretrained first"
+                    f"{path}.{name} is on the meta device, which holds no numbers. Load the model "
+                    "by from_pretrained first."
                 )
         if hasattr(module, "_packed_params"):
             raise ValueError(
-                f"{path} is a {type_name(type(module))}, whose weights are quantised already; "
-                "expected weights of floats; give the model as it was before, and dtype='int8' to "
-                "quantise it"
+                f"{path} is a {type_name(type(module))}, whose weights are quantised already. Pass "
+                "the model before quantisation, and dtype='int8' to quantise it."
             )
 
 
@@ -498,8 +497,8 @@ def make_steady(root: nn.Module) -> None:
     for module in root.modules():
         if hasattr(module, "lora_A"):
             raise ValueError(
-                f"batch_invariant=True does not go with a {type_name(type(module))}; merge it "
-                "(merge_and_unload), or set batch_invariant=False"
+                f"batch_invariant=True cannot be used with a {type_name(type(module))}. Call "
+                "merge_and_unload(), or set batch_invariant=False."
             )
         packed = module.__dict__.get("packed")
         if type(module) is nn.Linear and not isinstance(packed, Steady):
@@ -515,7 +514,7 @@ def steady_product(layer: nn.Linear) -> Product:
 
 @dataclass(frozen=True)
 class Probe:
-    """Everything that decides the order of a product's sums, except the number of rows."""
+    """Everything that decides the order of a kernel's sums, except the number of rows."""
 
     #: None for `LiveProduct`.
     kernels: Kernels | None
@@ -535,11 +534,11 @@ class SteadyProduct:
     A kernel may choose another order of summation for another number of rows. So rows are cut and
     filled up to one of a few numbers, see `rounded_up`. Before the first call with such a number,
     a probe compares it with calls of `BLOCK_ROWS`, at every place. If any bit differs, its rows
-    are computed `BLOCK_ROWS` at a time. Neither the name of the kernel nor the CPU decides.
+    are computed `BLOCK_ROWS` at a time. The names of kernel and CPU do not matter.
 
     Args:
-        product: Computes.
-        probe: Its kind. The activation, the residual and the threads are those of the call.
+        product: The kernel.
+        probe: Its kind. Each call has its own activation, residual and threads.
     """
 
     def __init__(self, product: Product, probe: Probe) -> None:
@@ -579,11 +578,10 @@ class SteadyProduct:
             if not _is_steady(probe):
                 kind = str(self.probe.kernels or self.probe.dtype).removeprefix("torch.")
                 raise ValueError(
-                    "batch_invariant=True cannot be kept on this CPU: a product of "
-                    f"{probe.outputs} outputs from {probe.inputs} inputs in {kind}, with "
-                    f"{probe.threads} threads, gives a row other bits at another place of the "
-                    "batch; use another dtype, call torch.set_num_threads(1), or set "
-                    "batch_invariant=False"
+                    "batch_invariant=True cannot be kept on this CPU: with "
+                    f"{probe.threads} threads the kernel {kind} for {probe.inputs} inputs and "
+                    f"{probe.outputs} outputs gives a row other bits at another place. Use another "
+                    "dtype, call torch.set_num_threads(1), or set batch_invariant=False."
                 )
             size = rounded_up(rows)
             size = self.sizes[key] = size if _agrees(probe, size) else BLOCK_ROWS
@@ -599,7 +597,7 @@ def rounded_up(rows: int) -> int:
 def _call_with(
     product: Product, rows: int, states: Tensor, residual: Tensor | None, activation: Fused
 ) -> Tensor:
-    """The product, computed with so many rows. Those that are missing are zeros."""
+    """Calls a kernel with so many rows. Missing rows are zeros."""
     count = len(states)
     if count == rows:
         return product(states, residual, activation)
@@ -608,11 +606,11 @@ def _call_with(
     output = product(nn.functional.pad(states, missing), residual, activation)
     if output.requires_grad:
         return output[:count].clone()
-    return output.resize_(count, output.shape[1])  # in place: copies nothing
+    return output.resize_(count, output.shape[1])  # in place: no copy
 
 
 def _probe(layer: nn.Linear, outputs: int, kernels: Kernels | None) -> Probe:
-    """The probe of a layer's products, or of layers like it side by side."""
+    """The probe of a layer, or of layers like it side by side."""
     dtype = layer.weight.dtype if kernels is None else kernels.states_dtype
     has_bias = layer.bias is not None
     return Probe(kernels, layer.in_features, outputs, dtype, has_bias, NOT_FUSED, False, 1)
@@ -642,7 +640,7 @@ def _agrees(probe: Probe, rows: int) -> bool:
 
 
 def _trial(probe: Probe, count: int) -> Callable[[Tensor, int], Tensor]:
-    """Numbers for a product of this kind, that tell one order of summation from another.
+    """Numbers for a kernel of this kind, that tell one order of summation from another.
 
     All terms of every other row cancel, so its outputs are the rounding errors of the sums. They
     differ with the order even where ordinary outputs, rounded to half precision, seldom do. The

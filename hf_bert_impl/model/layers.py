@@ -43,7 +43,7 @@ from .linear import (
 )
 
 #: If the activations of the feed-forward sub-layer would take more bytes than this, it is computed
-#: in slices of so many tokens. The system has to provide blocks of 32 MiB or more anew each time.
+#: in slices of so many tokens. The system allocates blocks of 32 MiB or more each time.
 LARGEST_BLOCK = 24 << 20
 SLICE_TOKENS = 512
 _TRAINING = itemgetter("training")
@@ -315,8 +315,8 @@ class BertLayer(GradientCheckpointingLayer):
         """Runs the layer; arguments as in `BertAttention.forward`.
 
         Returns:
-            (..., D), or (N, D) of the tokens in `outputs`; `with_attentions` a tuple of it, the
-            self-attention probabilities (B, H, Q, K) and those of cross-attention, or None.
+            (..., D), or (N, D) of the tokens in `outputs`. With `with_attentions` a tuple of it,
+            the probabilities (B, H, Q, K) of self-attention, and of cross-attention or None.
         """
         if kwargs.get("layout") is None:
             kwargs[CACHE] = cache = kwargs.pop("past_key_values", cache)
@@ -348,8 +348,8 @@ class BertLayer(GradientCheckpointingLayer):
     ) -> tuple[Tensor, Tensor | None]:
         if not self.add_cross_attention:
             raise ValueError(
-                "encoder_hidden_states given to a layer without cross-attention; set "
-                "add_cross_attention=True in its config"
+                "encoder_hidden_states given to a layer without cross-attention. Set "
+                "add_cross_attention=True in its config."
             )
         given = {name: value for name, value in options.items() if value is not None}
         attended: tuple[Tensor, Tensor | None] = self.crossattention(
@@ -366,7 +366,7 @@ class BertLayer(GradientCheckpointingLayer):
 
 
 class QuickLayer(NamedTuple):
-    """What computes a layer on packed weights, looked up once: with few tokens lookups show."""
+    """The parts of a layer with packed weights. Looking them up once saves time with few tokens."""
 
     attention: BertSelfAttention
     joined: Product
@@ -400,14 +400,14 @@ class QuickLayer(NamedTuple):
         if not is_quick:
             return None
         for each, (_, layers, _) in zip(packed, places, strict=True):
-            each.fill(layers)  # those of a copy, at its first call
+            each.fill(layers)  # a copy's layers, at its first call
             if each.product is None or each.layers != layers:
                 return None
         joined, dense, middle, outer = (each.product for each in packed)
         return cls(own, joined, dense, norms[0], middle, function, outer, norms[1])
 
 
-#: Classes that compute nothing in eval mode.
+#: Classes that return their input in eval mode.
 IDLE = {Dropout, nn.Dropout, nn.Identity}
 #: Of a layer, its attention, feed-forward modules, self-attention and what follows that.
 QUICK = (BertAttention, BertIntermediate, BertOutput, BertSelfAttention, BertSelfOutput)
@@ -490,15 +490,15 @@ class BertEncoder(nn.Module):
         )
 
     def forward_quick(self, states: Tensor, layout: Layout, listed: Any) -> Tensor | None:
-        """The last states of few packed tokens, without the calls of modules around each product.
+        """The last states of few packed tokens, without calling the modules.
 
         Args:
             states: (T, D) embeddings; no gradients are recorded.
             layout: Of the states.
-            listed: What holds the modules; another object, once any of them has changed.
+            listed: The dict of modules; another object once any of them has changed.
 
         Returns:
-            (T, D), or (N, D) of the tokens in `layout.outputs`; None if there are many tokens, a
+            (T, D), or (N, D) of the tokens in `layout.outputs`. None if there are many tokens, a
             module is in train mode, a layer is not quick or a weight has changed.
         """
         guard = self.guard
@@ -558,7 +558,7 @@ class BertEncoder(nn.Module):
 
 
 class _Collected:
-    """The hidden states that are asked for.
+    """The requested hidden states.
 
     Args:
         selection: True for all, or numbers, of which -1 is the last.
@@ -579,11 +579,11 @@ class _Collected:
 
     @property
     def all(self) -> tuple[Tensor | None, ...] | None:
-        """The states taken so far; None if the call asks for none."""
+        """The states taken so far; None if none is requested."""
         return tuple(self.states) if self.is_asked else None
 
     def take(self, hidden_states: Tensor) -> Tensor:
-        """Takes the next states, (B, S, D), or None for those not asked for; gives them back."""
+        """Takes the next states, (B, S, D), or None if not requested; returns them."""
         layout = self.layout
         if len(self.states) not in self.selected:
             self.states.append(None)
@@ -601,8 +601,8 @@ class _Collected:
 
 def _gives_none(index: int, module: Any) -> ValueError:
     return ValueError(
-        f"output_attentions is asked for, and layer {index} ({type_name(type(module))}) gives "
-        "none; leave it out"
+        f"output_attentions=True needs layers that return probabilities. Layer {index} "
+        f"({type_name(type(module))}) returns none. Set output_attentions=False."
     )
 
 

@@ -1,13 +1,13 @@
 """The steps of a call: `Inputs` (checked once) → `Layout` (planned once) → `Encoded`.
 
-Notation: B batch, S sequence, D hidden size, T computed tokens of the whole batch, N of them that
-the caller reads, R sequences, L the longest of them, `...` any trailing shape.
+Notation: B batch, S sequence, D hidden size, T computed tokens of the whole batch, N tokens that
+the caller reads. R sequences, L the longest of them, `...` any trailing shape.
 
 A batch is unpadded once, before the embeddings, and padded once, after the last layer or by a head.
-In between everything runs on `(T, D)`. Sequences are ordered by length, so that those of one length
-are neighbours: attention over them is then a view of the packed tensor, not a copy. (Packing is the
-idea of flash-attention's BERT, https://github.com/Dao-AILab/flash-attention. The order is for
-backends that take only sequences of equal length.)
+In between everything runs on `(T, D)`. Sequences are ordered by length, so that sequences of equal
+length are neighbours. Attention over them is then a view, not a copy. (Packing is the idea of
+flash-attention's BERT, https://github.com/Dao-AILab/flash-attention. The order is for backends that
+take only sequences of equal length.)
 
 A batch may also come packed: several sequences end to end in one row, none of which attends to
 another. `cu_seq_lens_q` says so, or positions that start again at 0.
@@ -103,7 +103,7 @@ class Inputs:
     totals: Tensor | None = None
     #: Whether the mask leaves something out; None if its values were not read.
     has_padding: bool | None = None
-    #: Cached tokens before those of the batch.
+    #: Cached tokens before the batch.
     past_length: int = 0
 
     @classmethod
@@ -122,11 +122,11 @@ class Inputs:
 
         Args:
             config: The model's.
-            options: Further arguments of the call, of which those of packed input are read.
+            options: Further arguments of the call; `TOTALS` are read.
             past_length: Tokens in the cache; None without a cache.
 
         Raises:
-            ValueError: One line: what was given, what is allowed, what to change.
+            ValueError: The input does not fit the model.
         """
         source = _check_source(config, input_ids, inputs_embeds)
         shape, device = (source.shape[0], source.shape[1]), source.device
@@ -155,15 +155,15 @@ class Inputs:
     def _check(
         self, config: BertConfig, past_length: int | None, options: Mapping[str, Any]
     ) -> None:
-        """The checks that need to know whether the batch came packed; fills in the mask."""
+        """The checks that depend on whether the batch came packed; fills in the mask."""
         if self.is_packed and past_length is not None:
             raise ValueError(
-                "packed input (cu_seq_lens_q, or position_ids that start again at 0) comes with "
-                "a cache, which holds one sequence a row; leave them out"
+                "packed input (cu_seq_lens_q, or position_ids that start again at 0) cannot be "
+                "used with a cache, which holds one sequence per row. Leave one of them out."
             )
         if options.get("cu_seq_lens_k") is not None and options.get("cu_seq_lens_q") is None:
             raise ValueError(
-                "cu_seq_lens_k is given without cu_seq_lens_q; give both, or the latter"
+                "cu_seq_lens_k is given without cu_seq_lens_q. Pass both, or only the latter."
             )
         if self.position_ids is None:
             _check_length(config, max(self.lengths or self.shape[1:]), self.past_length)
@@ -230,28 +230,28 @@ class RowGroup(NamedTuple):
     rows: int
     #: Computed tokens per row. The first `keys` of them are attended.
     queries: int
-    #: Attended tokens per row. If there are none, the queries attend to nothing. "eager" has no
-    #: softmax over nothing: there they attend to the whole row equally.
+    #: Attended tokens per row. If it is 0, the context is 0; with "eager" the queries attend to the
+    #: whole row equally, as upstream.
     keys: int
 
 
 class Wanted(NamedTuple):
-    """The hidden states that are read after the last layer, besides those of attended tokens.
+    """The hidden states that are read after the last layer, in addition to attended tokens.
 
-    Unless nothing but required ones are read, those of masked-out tokens that are not the pad token
-    are read as well: the caller put them there. ColBERT's queries are the best known case: they end
-    in [MASK] tokens which no token attends to, and whose states are scored.
+    Unless only required ones are read, masked-out tokens that are not the pad token are read too.
+    ColBERT's queries are the best known case: they end in [MASK] tokens that no token attends to,
+    and whose states are scored.
     """
 
     #: (B, S) bool: positions that are read although the mask does not attend to them.
     required: Tensor | None = None
-    #: Whether nothing else is read: not even attended tokens.
+    #: Whether only these are read, and not even attended tokens.
     only_required: bool = False
     #: Whether position 0 of every sequence is read, attended or not.
     first_token: bool = False
-    #: (B, S), not zero where a token is not the pad token. None if there are none to read.
+    #: (B, S), not zero where a token is not the pad token. None if these are not read.
     not_padding: Tensor | None = None
-    #: Whether a row that attends to nothing is computed as a whole, since its queries attend to
+    #: Whether a row without attended tokens is computed as a whole, since its queries attend to
     #: all of it equally ("eager").
     is_eager: bool = False
 
@@ -261,8 +261,8 @@ class Layout:
     """The tokens that are computed, their places, and the mask they attend with.
 
     A token is computed when the mask attends to it, or when its hidden state is read anyway
-    (see `Wanted`). Tokens that are not attended are queries, not keys: nothing attends to
-    them, as in upstream's mask.
+    (see `Wanted`). Tokens that are not attended are queries, not keys: no token attends
+    to them, as in upstream's mask.
 
     The caller's tensors are (B, S). Sequences are the rows of the batch, or, in input that came
     packed, stretches of its only row; as a padded batch of their own they are (R, L).
@@ -294,10 +294,10 @@ class Layout:
     first_token: Tensor | None = None
     #: (N,) tokens whose state the caller reads after the last layer; None for all.
     outputs: Tensor | None = None
-    #: Whether queries that attend to nothing attend to their whole row equally ("eager").
+    #: Whether the queries of a row without attended tokens attend to all of it ("eager").
     is_eager: bool = False
-    #: (H, L, L), added to the scores by the places of query and key; on the routes "rows" and
-    #: "single" only, and where each sequence attends to all of its tokens.
+    #: (H, L, L), added to the scores by the places of query and key. It is for the routes "rows"
+    #: and "single", and for sequences that attend to all of their tokens.
     bias: Tensor | None = None
 
     @cached_property
@@ -386,7 +386,7 @@ class Layout:
     def cumulative_lengths(self) -> tuple[Tensor, Tensor, int, int]:
         """Running totals (R' + 1,) int32 of queries and of keys, and the longest of each.
 
-        Kernels for sequences of different lengths take them. R' leaves out sequences without
+        Kernels for sequences of different lengths take them. R' counts sequences with
         tokens.
         """
         queries, keys = zip(*self._lengths(), strict=True)
@@ -429,7 +429,7 @@ def _prepare_grid(layout: Layout) -> None:
         # No padding: no mask, and a kernel that is called sooner than the other.
         layout.route, layout.mask = Route.GRID, None
     if layout.route is Route.VARLEN and not all(group.keys for group in layout.groups):
-        layout.route = Route.GRID  # that kernel defines no softmax over nothing
+        layout.route = Route.GRID  # that kernel needs a key for each query
     if layout.route is Route.GRID and layout.order:
         computed = torch.ones(layout.tokens, dtype=torch.bool, device=layout.device)
         layout.mask = layout.to_grid(computed)
@@ -439,8 +439,8 @@ def _order(inputs: Inputs, mask: Any, wanted: Wanted) -> tuple[Lengths, list[int
     """The packed order of a batch.
 
     Returns:
-        Queries and keys of each sequence, in packed order; by sequence the place of its position 0
-        among its computed tokens; the number of each sequence, in packed order; and fields of the
+        Queries and keys of each sequence, in packed order. By sequence, the place of its position 0
+        among its computed tokens. The number of each sequence, in packed order. Fields of the
         layout.
     """
     if inputs.lengths is not None and len(inputs.lengths) > 1:
@@ -544,7 +544,7 @@ def _plan_one_row(layout: Layout, inputs: Inputs) -> Layout:
 
 
 def _outputs(layout: Layout, required: Tensor | None) -> Tensor:
-    """(N,) the required tokens, and those at position 0 if they are wanted."""
+    """(N,) the required tokens, and the tokens at position 0 if they are read."""
     first = layout.first_token
     if required is None and first is not None:
         # Without an index the sequences are in order, and so are their first tokens.
@@ -641,8 +641,8 @@ def _lengths_of_totals(
     """Lengths of packed sequences by `cu_seq_lens_q`, (R + 1,); None if values may not be read.
 
     Raises:
-        ValueError: The totals do not run from 0 to S in steps above 0, there is more than one row,
-            or a mask that leaves something out comes with them.
+        ValueError: The totals do not rise from 0 to S, there is more than one row, or the mask has
+            zeros.
     """
     is_row = totals.ndim == 1 and totals.shape[0] > 1
     if not is_row or totals.is_floating_point() or shape[0] != 1:
@@ -691,9 +691,8 @@ def _of_positions(
 def _starts_again(shape: tuple[int, int], attention_mask: Any, position_ids: Tensor) -> Tensor:
     """() bool: whether a row of positions is runs 0, 1, 2, … that start again at 0.
 
-    False if the mask leaves something out, or is one between queries and keys, which says what
-    attends to what. A row of zeros is not packed: it switches positions off.
-    Positions of a wrong shape are reported later.
+    False if the mask has zeros, or is one between queries and keys. A row of zeros is not packed:
+    it switches positions off. Positions of a wrong shape are reported later.
     """
     axes = 2 if attention_mask is None else len(attention_mask.shape)
     if axes != 2 or position_ids.ndim not in (1, 2) or position_ids.shape[-1] != shape[1]:
@@ -780,8 +779,8 @@ def check_mask(
         Whether it leaves something out; None if its values are not read.
 
     Raises:
-        ValueError: The shape fits none of (B, K), (B, Q, K), (B or 1, heads or 1, Q or 1, K); or
-            it holds numbers to add to the scores and is not a 4-D tensor of floats.
+        ValueError: The shape is none of (B, K), (B, Q, K), (B or 1, heads or 1, Q or 1, K), or a
+            mask that is added to the scores is not a 4-D tensor of floats.
     """
     _check_mask_shape(mask, name, sizes, exact)
     is_added = mask.ndim == 4 and mask.is_floating_point()
@@ -924,8 +923,8 @@ def check_range(
 
 
 # --- hooks and other modules ---------------------------------------------------------------------
-# Only this package knows packed rows (T, D). A hook must see what it would see in transformers, and
-# a module of another library must get what it would get there. So a call is computed padded,
+# Packed rows (T, D) exist only in this package. A hook must get the tensors that it gets in
+# transformers, and so must a module of another library. So a call is computed padded,
 # (B, S, D), if any module has a hook or does not declare that it takes packed rows. Classes declare
 # it by the attribute `takes_packed`: the methods that packed rows go through. A subclass that
 # replaces one of them, or a patch of the class, does not count as declared.
@@ -1098,7 +1097,7 @@ class Encoded:
         encoded.mask, encoded.cache = None if is_packed else layout.mask, cache
         encoded.attentions = getattr(left, "attentions", None)
         encoded.cross_attentions = getattr(left, "cross_attentions", None)
-        # None for states that were not asked for.
+        # None for states that were not requested.
         encoded.hidden_states = all_states = getattr(left, "hidden_states", None)
         if all_states is not None and all_states[-1] is not None:
             # Both outputs are the same tensor, so that they have the same gradient.
@@ -1127,7 +1126,7 @@ class Encoded:
         return fill(others[..., None], 0)
 
     def at(self, positions: Tensor) -> Tensor:
-        """The states (M, D) at flat positions (M,), which are among those of `index`."""
+        """The states (M, D) at flat positions (M,), a subset of `index`."""
         if self.index is None:
             return self.states.flatten(0, 1)[positions]
         place = torch.empty(self.shape, dtype=torch.long, device=self.index.device).flatten()

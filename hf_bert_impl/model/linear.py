@@ -1,10 +1,10 @@
 """Linear layers: by packed weights where they are prepared, by oneDNN where that is faster.
 
 `linear` computes every linear layer of the model. A layer that `prepare_for_inference` packed has a
-`Packed` as its attribute `packed`, outside of its parameters. Of other layers, oneDNN computes
-those of float32 for which it is faster than torch's own product on this CPU. Whatever changes,
-records or transforms a linear layer (an adapter, a hook, quantisation, autocast, a compiler, a
-tracer, `torch.func`, a mode) works as usual: then the layer itself is called.
+`Packed` as its attribute `packed`, outside of its parameters. Other layers of float32
+are computed by oneDNN where it is faster than torch's own kernel on this CPU. The layer itself is
+called if something changes, records or transforms it: an adapter, a hook, quantisation, autocast, a
+compiler, a tracer, `torch.func` or a mode.
 
 Notation: T rows, N outputs of a linear layer.
 """
@@ -35,7 +35,7 @@ _ITEM = methodcaller("item")
 _gelu_: Callable[..., Tensor] = torch._C._nn.gelu_  # type: ignore[attr-defined]
 _silu_: Callable[[Tensor], Tensor] = torch._C._nn.silu_
 _engine_lock, _fill_lock = threading.Lock(), threading.Lock()
-#: Up to so many rows are few: their product takes longer to read the weights than to compute.
+#: Up to so many rows are few: reading the weights takes longer than computing.
 FEW_ROWS = 64
 #: So many weights do not fit in a core's cache: oneDNN is then faster for any number of rows.
 MANY_WEIGHTS = 1 << 19
@@ -46,7 +46,7 @@ TYPICAL_ROWS = 512
 
 
 class Fused(NamedTuple):
-    """An activation that is computed with the product: oneDNN's name and algorithm of it."""
+    """An activation that oneDNN computes in the same call: its name and algorithm there."""
 
     name: str = "none"
     algorithm: str = ""
@@ -130,7 +130,7 @@ def normalise(norm: Any, states: Tensor) -> Tensor:
 
 
 def _parts(layer: nn.Module) -> tuple[Any, Any]:
-    """Weight and bias, None where there is none."""
+    """Weight and bias, or None."""
     return layer._parameters.get("weight"), layer._parameters.get("bias")
 
 
@@ -331,11 +331,11 @@ class Packed:
 
     It computes a call without gradients while each weight and bias is the same object with the same
     version, memory and dtype, and one of its numbers is the same. Otherwise the layers compute as
-    usual. A copy or a pickle has no weights; it packs those of its own layers at its first call.
+    usual. A copy or a pickle has no packed weights; it packs its own layers at its first call.
 
     Args:
-        kernels: Of `kernels.choose`; None computes nothing.
-        guard: Of the whole model.
+        kernels: From `kernels.choose`. With None no weights are packed.
+        guard: The model's.
         form: How int8 quantises the states (`int8.Form`).
     """
 
@@ -367,7 +367,7 @@ class Packed:
         activation: Any = None,
         residual: Tensor | None = None,
     ) -> Tensor | None:
-        """activation(product) + residual, (..., in) to (..., N); None if it does not serve.
+        """activation(layer) + residual, (..., in) to (..., N); None if the layers must be called.
 
         Args:
             layers: The layers that it packed, as they are now.
@@ -397,8 +397,8 @@ class Packed:
         # Other parameters may be there for one call, as `torch.func.functional_call` has it.
         if self.own.has_parameters():
             logger.warning_once(
-                "weights have changed since prepare_for_inference, and their layers compute as "
-                "usual; call it again"
+                "weights have changed since prepare_for_inference, so their layers compute as "
+                "usual. Call it again."
             )
             self.product = None
         return False
@@ -409,13 +409,13 @@ class Packed:
 
 
 class Steady(Packed):
-    """The same for a layer that is batch-invariant: it computes every call, or it is an error.
+    """The same for a batch-invariant layer: it computes every call or raises an error.
 
     Args:
-        kernels: As there, and None where nothing is packed.
-        guard: As there.
-        of_layer: A layer to what computes it on its weight as it is.
-        form: As there.
+        kernels: As in `Packed`; None if no weights are packed.
+        guard: As in `Packed`.
+        of_layer: Makes the kernel that reads a layer's weight as it is.
+        form: As in `Packed`.
     """
 
     __slots__ = ("of_layer",)
@@ -446,8 +446,8 @@ class Steady(Packed):
         if not is_plain(layer, states):
             raise ValueError(
                 "batch_invariant=True needs linear layers of torch on the CPU, without hooks, "
-                f"autocast or a tracer; here one is a {type_name(type(layer))} of {states.dtype} "
-                f"on {states.device.type}: undo that, or set batch_invariant=False"
+                f"autocast or a tracer. One is a {type_name(type(layer))} of {states.dtype} on "
+                f"{states.device.type}. Set batch_invariant=False."
             )
         function = fused(activation)
         has_gradient = torch.is_grad_enabled() and (states.requires_grad or _learns(layer))
@@ -455,8 +455,8 @@ class Steady(Packed):
         if activation is not None and (function is NOT_FUSED or (has_gradient and not is_steady)):
             raise ValueError(
                 "batch_invariant=True has no kernel for the activation "
-                f"{type_name(type(activation))}; set hidden_act to 'gelu' or 'relu', or "
-                "batch_invariant=False"
+                f"{type_name(type(activation))}. Set hidden_act to 'gelu' or 'relu', or "
+                "batch_invariant=False."
             )
         is_int8 = self.kernels is not None and self.kernels.dtype == torch.int8
         if is_steady or not is_int8:  # after int8, torch computes the activation
@@ -473,7 +473,7 @@ class Steady(Packed):
 def _by_rows(
     product: Any, states: Tensor, activation: Any, function: Fused, residual: Tensor | None
 ) -> Tensor:
-    """A product of rows for states of any shape; `NOT_FUSED`, the activation is called."""
+    """Calls a kernel of rows for states of any shape. With `NOT_FUSED` the activation is called."""
     rows = states if states.ndim == 2 else states.reshape(-1, states.shape[-1])
     if residual is not None and residual.ndim != 2:
         residual = residual.reshape(len(rows), -1)
@@ -516,7 +516,7 @@ def why_not_packed(layer: Any) -> str | None:
 
 
 def takes_onednn(layer: nn.Module, states: Tensor) -> bool:
-    """Whether this call is a plain product that oneDNN computes faster."""
+    """Whether this call is a plain linear layer that oneDNN computes faster."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return False
     most_rows = most_rows_by_onednn()
@@ -531,7 +531,7 @@ def takes_onednn(layer: nn.Module, states: Tensor) -> bool:
 
 
 def is_plain(layer: nn.Module, states: Tensor) -> bool:
-    """Whether this call is a product and nothing else, of tensors that oneDNN takes."""
+    """Whether this call is a plain linear layer of tensors that oneDNN takes."""
     # The types must be exactly these: a subclass can do anything, and so can what
     # `torch.func.functional_call` puts in place of a parameter.
     if type(states) is not Tensor or not states.is_cpu or type(layer) is not nn.Linear:
@@ -575,14 +575,14 @@ def multiply(
     output = compute(states, weight, bias, operation, [], algorithm)
     # For other shapes than (T, in) the operator returns a view of a temporary tensor.
     # autograd protects such a view from writes if `_Product` returned it, or if it was made
-    # under `no_grad`. So it is made a tensor of its own, as torch's products are.
+    # under `no_grad`. So it is made a tensor of its own, as in torch's `linear`.
     return (
         torch.ops.aten._unsafe_view.default(output, output.shape) if output._is_view() else output
     )
 
 
 class _Product(torch.autograd.Function):
-    """states · weightᵀ + bias, (..., N), whose gradients are products by oneDNN too."""
+    """states · weightᵀ + bias, (..., N), whose gradients are computed by oneDNN too."""
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -634,10 +634,10 @@ def has_onednn() -> bool:
 
 @cache
 def most_rows_by_onednn() -> float:
-    """Up to how many rows oneDNN beats torch's own product of float32 on a weight as it is.
+    """Up to how many rows oneDNN is faster than torch's own float32 kernel on an unpacked weight.
 
-    On AMD's processors with AVX-512 MKL uses half of their width, so it is any number. On those
-    with AVX2 MKL is slower for few rows only. On Intel's both are as fast.
+    On AMD processors with AVX-512 MKL uses half of their width, so there is no limit. With AVX2
+    MKL is slower for few rows only. On Intel's both are equally fast.
     """
     if not (torch.backends.mkl.is_available() and has_onednn() and _is_amd()):
         return 0
@@ -671,7 +671,7 @@ def is_hooked(module: Any) -> bool:
 
 
 def is_replaced(layer: nn.Module) -> bool:
-    """Whether something else than torch's own linear layer computes."""
+    """Whether this is not torch's own linear layer, or has a hook."""
     return type(layer) is not nn.Linear or is_hooked(layer)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 #: A model has at most `NUMBERS_PER_BYTE` numbers for each byte of its weights, and `SPARE_NUMBERS`
-#: more. That leaves room for weights of few bits, a larger vocabulary, more layers, a new head.
+#: more. That allows weights of few bits, a larger vocabulary, more layers, a new head.
 NUMBERS_PER_BYTE = 4
 SPARE_NUMBERS = 2**28
 WEIGHT_FILES = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
@@ -54,7 +54,7 @@ class CheckpointMismatch(RuntimeError, ValueError):
 
 @contextlib.contextmanager
 def explained(check: Callable[..., None], path: Any, options: Mapping[str, Any]) -> Iterator[None]:
-    """Looks for damaged files if loading fails, and raises what is wrong with them instead.
+    """Checks the files if loading fails, and raises what is wrong with them instead.
 
     A damaged file can raise anything in transformers (RecursionError, KeyError, Exception). Files
     are read a second time only after a failure.
@@ -139,8 +139,8 @@ def check_size(model: nn.Module, held: int, source: Any) -> None:
         name = max(tensors, key=lambda name: tensors[name].numel())
         raise ValueError(
             f"the config of {source} makes a model of {needed} numbers ({name} is "
-            f"{tuple(tensors[name].shape)}), and its weights have {held} bytes; expected at most "
-            f"{most} numbers for them; give the config that belongs to these weights"
+            f"{tuple(tensors[name].shape)}). Its weights have {held} bytes, which allow at most "
+            f"{most}. Use the config that belongs to these weights."
         )
 
 
@@ -154,8 +154,8 @@ def mismatch_message(path: Any, mismatched: Any) -> str:
     rows = [f"{name} is {tuple(old)}, the model has {tuple(new)}" for name, old, new in mismatched]
     shown = "; ".join(sorted(rows)[:3]) + (f"; and {len(rows) - 3} more" if len(rows) > 3 else "")
     return (
-        f"the checkpoint {path} does not fit the config: {shown}; give the config that belongs to "
-        "it, or ignore_mismatched_sizes=True to start these tensors anew (a new head, say)"
+        f"the checkpoint {path} does not fit the config: {shown}. Use its own config, or "
+        "ignore_mismatched_sizes=True to initialise these tensors (for example a new head)."
     )
 
 
@@ -170,7 +170,7 @@ def check_exists(path: Any) -> None:
     path = os.fspath(path)
     if is_path(path) and not os.path.exists(path):
         raise OSError(
-            f"{path} does not exist; give the folder of a checkpoint, or the name of one on the hub"
+            f"{path} does not exist. Use the folder of a checkpoint, or its name on the hub."
         )
 
 
@@ -197,7 +197,7 @@ def find_file(path: Any, name: str, options: Mapping[str, Any]) -> str | None:
         found: str | None = cached_file(
             path, name, local_files_only=True, _raise_exceptions_for_missing_entries=False, **place
         )
-    except (OSError, ValueError):  # no such repository, or nothing of it here
+    except (OSError, ValueError):  # no such repository, or none of its files here
         return None
     return found
 
@@ -230,7 +230,7 @@ def read_weights(path: str, device: str = "cpu") -> dict[str, Tensor]:
         # The first sentence says what is wrong; the rest of torch's is advice to trust the file.
         reason = " ".join(str(error).split()).partition(". ")[0][:200] or type(error).__name__
     if reason:
-        raise OSError(f"{path} cannot be read ({reason}); copy or download it again")
+        raise OSError(f"{path} cannot be read ({reason}). Copy or download it again.")
     return dict(weights)
 
 
@@ -254,11 +254,11 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(
-            f"{os.fspath(path)} is not JSON ({reason}); expected a JSON object; restore the file"
+            f"{os.fspath(path)} is not JSON ({reason}). Restore the file: it is a JSON object."
         ) from error
     if not isinstance(value, dict):
         raise ValueError(
-            f"{os.fspath(path)} holds a {type(value).__name__}; expected a JSON object; restore "
-            "the file"
+            f"{os.fspath(path)} holds a {type(value).__name__}. Restore the file: it is a JSON "
+            "object."
         )
     return value

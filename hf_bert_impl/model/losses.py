@@ -1,8 +1,8 @@
 """Losses of the heads, with upstream's semantics.
 
-Every loss is a mean over its labelled items. With `num_items_in_batch` (transformers' Trainer
-counts the labels of all micro-batches of an optimizer step) it is their sum over that number
-instead, so that accumulated gradients are those of one large batch.
+Every loss is a mean over its labelled items. With `num_items_in_batch` it is their sum over that
+number, so that accumulated gradients equal the gradient of one large batch. (transformers' Trainer
+counts the labels of all micro-batches of an optimizer step.)
 
 Notation: B batch, S sequence, V vocabulary, L labels.
 """
@@ -27,12 +27,12 @@ def cross_entropy(
 
     Args:
         logits: (..., classes).
-        labels: (...) class numbers; `ignore_index` leaves an item out.
+        labels: (...) class numbers; `ignore_index` skips an item.
         num_items_in_batch: Divisor in place of the number of labels given here.
 
     Returns:
-        A scalar, in float32 for half-precision logits. Zero where no item is labelled: the mean of
-        nothing would be NaN, and one unlucky micro-batch would end a training run.
+        A scalar, in float32 for half-precision logits. Zero where no item is labelled: a mean
+        over no items is NaN, and one unlucky micro-batch would end a training run.
     """
     labels = labels.reshape(-1).to(logits.device)
     total = nn.functional.cross_entropy(
@@ -55,7 +55,7 @@ def masked_lm_loss(
     """Cross-entropy of the labelled tokens; the softmax of the others is not computed.
 
     Args:
-        logits: (B, S, V), or those of the labelled tokens, (N, V).
+        logits: (B, S, V), or (N, V) of the labelled tokens.
         labels: (B, S) or (N,).
     """
     if logits.ndim == 3 and not is_traced(logits.device, logits, labels):
@@ -74,8 +74,8 @@ def pretraining_loss(
 ) -> Tensor:
     """Masked-LM loss plus next-sentence loss (Devlin et al. 2019, appendix A.2).
 
-    `num_items_in_batch` counts masked tokens. The next-sentence mean of a micro-batch is weighed by
-    its share of them: the weights of an optimizer step add up to one, as those of the tokens do.
+    `num_items_in_batch` counts masked tokens. The next-sentence mean of a micro-batch is weighted
+    by its share of them, so that the weights of an optimizer step add up to one.
 
     Args:
         prediction_logits: (B, S, V).
@@ -108,9 +108,9 @@ def classification_loss(
 
     Args:
         logits: (B, L).
-        labels: (B,) classes; (B, L) zeros and ones for several labels; (B,) or (B, L) numbers for
-            regression. Of several labels and of numbers, -100 is a target like any other, as
-            upstream has it; only the Trainer's count leaves it out, which weighs micro-batches.
+        labels: (B,) classes, (B, L) zeros and ones for several labels, or (B,) or (B, L) numbers
+            for regression. As upstream, the last two treat -100 as a target like any other. Only
+            the Trainer's count, which weights micro-batches, ignores it.
         problem_type: As in the config.
     """
     labels = labels.to(logits.device)
@@ -148,7 +148,7 @@ def _at_least_float32(logits: Tensor) -> Tensor:
 
 
 def _share(mean: Tensor, labels: Tensor, num_items_in_batch: Tensor | int) -> Tensor:
-    """A micro-batch's mean, weighed by its share of the labels that the Trainer counts."""
+    """A micro-batch's mean, weighted by its share of the labels that the Trainer counts."""
     share = (labels != IGNORE_INDEX).sum().to(mean)
     return mean * share / _divisor(num_items_in_batch, share, share)
 
@@ -182,7 +182,7 @@ def check_labels(
     if labels is None:
         return
     if not isinstance(labels, Tensor):
-        raise ValueError(f"{name} is a {type(labels).__name__}; give a tensor of shape {shape}")
+        raise ValueError(f"{name} is a {type(labels).__name__}. Pass a tensor of shape {shape}.")
     if labels.numel() != math.prod(shape) or (len(shape) > 1 and tuple(labels.shape) != shape):
         raise ValueError(
             f"{name} has shape {tuple(labels.shape)}; this batch needs {shape}: one label "
@@ -198,7 +198,7 @@ def check_labels(
 
 
 def check_targets(labels: Tensor, count: int, num_labels: int, problem_type: str) -> None:
-    """Checks the labels of a sequence classifier; those of several labels are from 0 to 1.
+    """Checks the labels of a sequence classifier; several labels are numbers from 0 to 1.
 
     Args:
         count: R, the number of sequences.

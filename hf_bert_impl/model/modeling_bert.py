@@ -177,8 +177,8 @@ class BertPreTrainedModel(PreTrainedModel):
 
         Raises:
             OSError: No config, no weights, or a file of weights that cannot be read.
-            ValueError: A config that is no JSON object, a field of it out of its range, a model
-                out of all proportion to the weights, or another value of `prepare`.
+            ValueError: A config that is no JSON object, a field out of its range, a model far
+                larger than the weights, or an unknown value of `prepare`.
             CheckpointMismatch: Tensors of other sizes than the config's (unless
                 `ignore_mismatched_sizes=True`); a RuntimeError, as of transformers.
         """
@@ -206,7 +206,7 @@ class BertPreTrainedModel(PreTrainedModel):
     def _load_pretrained_model(
         model: Any, state_dict: Any, checkpoint_files: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        # Here transformers knows the model and the files, and has allocated nothing yet.
+        # Here model and files are known, and no memory is allocated yet.
         if checkpoint_files:
             held = sum(os.path.getsize(file) for file in checkpoint_files)
             check_size(model, held, os.path.dirname(checkpoint_files[0]))
@@ -227,7 +227,7 @@ class BertPreTrainedModel(PreTrainedModel):
             module.reset_ids()
 
     def prune_heads(self, heads_to_prune: Mapping[int, list[int]]) -> None:
-        """Removes attention heads for good; the config remembers which (`pruned_heads`).
+        """Removes attention heads permanently; `config.pruned_heads` lists them.
 
         Args:
             heads_to_prune: Layer number to head numbers, by the numbering of the unpruned model.
@@ -255,8 +255,8 @@ class BertPreTrainedModel(PreTrainedModel):
                 if type(part) is not nn.Linear or is_hooked(part):
                     raise ValueError(
                         f"cannot prune heads of layer {layer}: its attention.{name} is a "
-                        f"{type_name(type(part))}{' with hooks' * is_hooked(part)}, of which "
-                        "a plain linear layer would be left; prune first, then add to the model"
+                        f"{type_name(type(part))}{' with hooks' * is_hooked(part)}, and pruning "
+                        "would replace it by a plain linear layer. Prune first, then add to it."
                     )
         for layer, heads in wanted.items():
             layers[layer].attention.prune_heads(heads)
@@ -267,12 +267,12 @@ class BertPreTrainedModel(PreTrainedModel):
     def prepare_for_inference(self, dtype: torch.dtype | str | None = None) -> Self:
         """Packs the linear weights for the CPU's kernels; `forward` is then faster.
 
-        These are the weights of the encoder, the pooler and the masked-LM head. The model stays
-        what it was: same parameters, same state dict, same calls. The packed copies are as large as
-        those weights; in int8 those of the encoder are half as large. They serve calls without
+        These are the weights of the encoder, the pooler and the masked-LM head. Parameters, state
+        dict and calls stay the same. The packed copies are as large as those weights; in int8 the
+        encoder's copies are half as large. They serve calls without
         gradients in eval mode; `train()` drops them. A module that is not the stock one computes as
         usual, and a warning names it. If the kernels are missing (CUDA, some CPUs), a warning says
-        so and nothing else changes.
+        so and the model computes as usual.
 
         A layer whose weights have changed since computes as usual, too: in-place operations,
         optimizers, `load_state_dict`, other memory or dtype, or writes into all of a weight through
@@ -312,8 +312,8 @@ class BertPreTrainedModel(PreTrainedModel):
 def _tell_of_padding() -> bool:
     """Warns once. It runs while a compiler traces the model, and is no part of the program."""
     logger.warning_once(
-        "a compiled model computes padding, since its program cannot depend on the mask; call it "
-        "uncompiled (prepare_for_inference is quicker), or give it packed input"
+        "a compiled model computes padding, since its program cannot depend on the mask. Call it "
+        "uncompiled (prepare_for_inference is faster), or pass packed input."
     )
     return True
 
@@ -375,31 +375,30 @@ class BertModel(BertPreTrainedModel):
 
         Args:
             input_ids: (B, S) token ids; or give `inputs_embeds`.
-            attention_mask: (B, S), zero at padding on either side or in between; (B, S, S) or
-                (B, heads or 1, S or 1, S) with zeros where a query must not look. A 4-D tensor of
+            attention_mask: (B, S), zero at padding on either side or in between. (B, S, S) or
+                (B, heads or 1, S or 1, S) has zeros where a query must not attend. A 4-D tensor of
                 floats is added to the scores. A mask (B, S) without zeros is the same as none.
                 "flex_attention" takes a `BlockMask` too.
             token_type_ids: (B, S) segments; zeros if None (codertimo: see `BertConfig.variant`).
             position_ids: (B, S) or (1, S); 0, 1, 2, … if None. In a batch of one row, runs that
-                start again at 0 say that the row holds several sequences (packed input), none of
-                which sees another. In a batch of several rows such runs are an error. They are
-                positions and nothing else if all are 0, if the mask leaves something out, or if
-                it is a mask between queries and keys. A mask (1, S) or (1, 1, 1, S) of ones is as
-                none.
+                start again at 0 mark several sequences in the row (packed input), which do not
+                attend to each other. In a batch of several rows such runs are an error. They are
+                only positions if all are 0, if the mask has zeros, or if it is a mask between
+                queries and keys. A mask (1, S) or (1, 1, 1, S) of ones is the same as none.
             inputs_embeds: (B, S, D) in place of word embeddings.
-            encoder_hidden_states: (B, K, D), what a decoder's cross-attention reads.
+            encoder_hidden_states: (B, K, D), read by a decoder's cross-attention.
             encoder_attention_mask: (B, K), its padding.
             cache: Cache of a decoder, read and extended.
             use_cache: Whether a decoder returns its cache; `config.use_cache` if None.
             head_mask: (H,) or (layers, H): factor of each head's output, 0 switches it off.
             required_positions: (B, S) bool: positions whose hidden state is read although they
                 are padding. Upstream computes all of them; with `config.padding_free` the others
-                are zero. Padding is what the mask leaves out and is the pad token
-                (`config.pad_token_id`), or, in `inputs_embeds`, has its word embedding.
-            only_required: Whether the caller reads nothing but `required_positions` and the pooled
-                output; the last layer may then leave out the rest, which is zero.
-            query_expansion_positions: (B, S) bool, what sentence-transformers' `MultiVectorEncoder`
-                calls the positions that it adds to a query: they count as required, too.
+                are zero. Padding is a masked-out pad token (`config.pad_token_id`), which
+                `inputs_embeds` show by its word embedding.
+            only_required: Whether the caller reads only `required_positions` and the pooled output.
+                The last layer may then skip the rest, which is zero.
+            query_expansion_positions: (B, S) bool, required too: the positions that
+                sentence-transformers' `MultiVectorEncoder` adds to a query.
             **kwargs: `output_hidden_states` (True, or the numbers of those to return),
                 `output_attentions`, `return_dict`, and what an attention backend takes.
                 `cu_seq_lens_q` (R + 1,) says where each of R sequences in one row begins, and where
@@ -407,23 +406,22 @@ class BertModel(BertPreTrainedModel):
                 0, 1, 2, … in each sequence.
 
         Returns:
-            `last_hidden_state` (B, S, D), `pooler_output` (B, D), or (R, D) of packed input, and
-            where asked for `cache`, `hidden_states` (layers + 1 times (B, S, D)),
-            `attentions` and `cross_attentions` (layers times (B, H, S, K)).
+            `last_hidden_state` (B, S, D) and `pooler_output` (B, D), or (R, D) of packed input. On
+            request `cache`, `hidden_states` (layers + 1 times (B, S, D)), `attentions` and
+            `cross_attentions` (layers times (B, H, S, K)).
 
-        If a module in the model has a hook, or does not declare that it takes packed rows, all is
-        computed padded, as transformers does, with its states at padding (see `layout.py`).
+        If a module in the model has a hook, or does not declare that it takes packed rows, the call
+        is computed padded, as in transformers, with states at padding (see `layout.py`).
 
-        With `config.batch_invariant` the bits of everything that belongs to one sequence (states of
-        its attended tokens, pooled vector, logits of a head) depend on that sequence and its
-        positions, the weights, the number of threads, the processor and the libraries, and on
-        whether the model is prepared or gradients are recorded; not on what else is computed, in
-        which order, or on the place of padding. It holds in eval mode on the CPU, in float32,
-        bfloat16 and float16 where the CPU multiplies them, and int8, under "eager" and "sdpa".
+        With `config.batch_invariant` the numbers of one sequence (states of its attended tokens,
+        pooled vector, logits) have the same bits in any batch, in any order and at any place of
+        padding. They still depend on its positions, the weights, the number of threads, the
+        processor and the libraries, and on whether the model is prepared or gradients are recorded.
+        This holds in eval mode on the CPU, under "eager" and "sdpa", in float32 and int8, and in
+        bfloat16 and float16 where the CPU multiplies them.
 
         Raises:
-            ValueError: The input does not fit the model, or the call cannot be batch-invariant; one
-                line says what to change.
+            ValueError: The input does not fit the model, or the call cannot be batch-invariant.
         """
         past_length = None if cache is None else int(cache.get_seq_length())
         inputs = Inputs.of(
@@ -475,7 +473,7 @@ class BertModel(BertPreTrainedModel):
         output_attentions: bool | None = None,
         **options: Any,
     ) -> Encoded:
-        """The states that a head reads; the other arguments are those of `forward`."""
+        """The states that a head reads. Other arguments as in `forward`."""
         config = self.config
         if encoder_hidden_states is not None:
             check_memory(config, inputs.shape, encoder_hidden_states, encoder_attention_mask)
@@ -489,7 +487,7 @@ class BertModel(BertPreTrainedModel):
         if route.is_packed:
             return self._encode_packed(inputs, layout, requests, options)
 
-        # Modules are given what transformers gives them, and more of our own only where need be.
+        # Modules get transformers' arguments, and more of our own only where necessary.
         places = layout.column if inputs.position_ids is None else inputs.position_ids
         states = self.embeddings(
             input_ids=inputs.input_ids,
@@ -575,7 +573,7 @@ class BertModel(BertPreTrainedModel):
             make_steady(self)
             return Route.SINGLE
         is_dense = inputs.has_padding is False or inputs.attention_mask is None
-        # Without padding nothing is gained but by packed weights.
+        # Without padding only packed weights make a call faster.
         is_prepared = getattr(self.encoder, "guard", None) is not None
         gains = not is_dense or inputs.is_packed or only_required or is_prepared
         if reason is not None or not gains:
@@ -619,16 +617,16 @@ class BertModel(BertPreTrainedModel):
             reason = "relative positions"
         if reason is not None:
             raise ValueError(
-                f"batch_invariant=True does not go with {reason}; leave one of them out"
+                f"batch_invariant=True cannot be used with {reason}. Leave one of them out."
             )
         reason = why_no_kernels(self.dtype, batch_invariant=True)
         if reason is not None:
-            raise ValueError(f"batch_invariant=True cannot be kept: {reason}; use float32")
+            raise ValueError(f"batch_invariant=True cannot be kept: {reason}. Use float32.")
 
     def _complete(
         self, required: Tensor | None, only_required: bool, inputs: Inputs, route: Route
     ) -> Wanted:
-        """The states that the caller reads, and those that the model itself reads."""
+        """The states that the caller and the model itself read."""
         config, others = self.config, None
         if route.is_packed and inputs.has_padding is not False and not only_required:
             words = getattr(self.embeddings, "word_embeddings", None)
@@ -657,8 +655,8 @@ def _check_given(requests: dict[str, Any], left: Any, encoder: nn.Module) -> Non
     for name in ("hidden_states", "attentions"):
         if f"output_{name}" in requests and getattr(left, name, None) is None:
             raise ValueError(
-                f"output_{name} is asked for, and the {type_name(type(encoder))} in place of the "
-                "encoder gives none; leave it out"
+                f"output_{name}=True needs an encoder that returns them. A "
+                f"{type_name(type(encoder))} returns none. Set output_{name}=False."
             )
 
 
@@ -675,7 +673,7 @@ class _BertHead(BertPreTrainedModel):
     def _encode(self, inputs: Inputs, wanted: Wanted, **options: Any) -> Encoded:
         """The states that the head reads, without padding where there are any.
 
-        They are padded if `self.bert` is not our model, or if something is around it.
+        They are padded if `self.bert` is not our model, or is wrapped.
 
         Args:
             inputs: The batch.
@@ -785,7 +783,7 @@ class _LanguageModelHead(_BertHead):
     def _encode_scored(
         self, inputs: Inputs, labels: Tensor | None, **options: Any
     ) -> tuple[Encoded, Encoded, Tensor | None]:
-        """The states of `_encode`, those of them that the head scores, and their labels."""
+        """The states of `_encode`, the states that the head scores, and their labels."""
         is_traced = inputs.is_traced or is_mapped(labels)
         if is_traced or self._inside.why_padded(self.cls) is None:
             wanted = Wanted(labelled(labels), self._is_sparse(labels))
@@ -806,10 +804,9 @@ class _LanguageModelHead(_BertHead):
     ) -> tuple[Encoded, Tensor | None]:
         """The states that the head scores, and their labels.
 
-        The product with the vocabulary takes over a quarter of the operations of BERT-base's
-        encoder. So in training only labelled tokens are scored, (N, D) in the order of the
-        flattened labels, at `positions`; otherwise all but padding, unless scoring everything is
-        quicker.
+        The decoder takes over a quarter of the operations of BERT-base's encoder. So in training
+        only labelled tokens are scored, (N, D) in the order of the flattened labels, at
+        `positions`. Otherwise padding is not scored, unless scoring everything is faster.
         """
         states, index, shape = encoded.states, encoded.index, encoded.shape
         if labels is not None and positions is not None:
@@ -862,7 +859,7 @@ class BertForPreTraining(_LanguageModelHead):
         """Scores masked tokens and the sentence pair.
 
         Args:
-            labels: (B, S) token ids, -100 where there is nothing to predict; see
+            labels: (B, S) token ids, -100 to skip a position; see
                 `BertConfig.sparse_prediction`.
             next_sentence_label: (B,), 0 if B follows A, 1 if it is random (codertimo: 1 if it
                 follows). The loss needs both.
@@ -925,7 +922,7 @@ class BertLMHeadModel(_LanguageModelHead, GenerationMixin):
         """Scores the next token at every position.
 
         Args:
-            labels: (B, S) token ids, -100 where there is nothing to predict; position i predicts
+            labels: (B, S) token ids, -100 to skip a position; position i predicts
                 label i + 1. Turns the cache off.
             logits_to_keep: Scores for that many last positions (0 for all), or at these positions.
         """
@@ -998,10 +995,10 @@ class BertForMaskedLM(_LanguageModelHead):
         labels: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[Tensor, ...] | MaskedLMOutput:
-        """Scores the vocabulary at every position; those of padding without a label are zero.
+        """Scores the vocabulary at every position. Scores of padding without a label are zero.
 
         Args:
-            labels: (B, S) token ids, -100 where there is nothing to predict; see
+            labels: (B, S) token ids, -100 to skip a position; see
                 `BertConfig.sparse_prediction`.
         """
         given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
@@ -1153,7 +1150,7 @@ class BertForMultipleChoice(_Classifier):
         if inputs.count != batch_size * num_choices:
             raise ValueError(
                 "multiple choice takes no packed input, since it counts the choices of a question "
-                "by rows; give one row for each choice"
+                "by rows. Pass one row for each choice."
             )
         check_labels(labels, "labels", (batch_size,), num_choices, "choices")
         encoded = self._encode(inputs, POOLED, **kwargs)
@@ -1202,7 +1199,7 @@ class BertForQuestionAnswering(_BertHead):
         if config.num_labels != 2:
             raise ValueError(
                 f"num_labels={config.num_labels} does not fit question answering, which scores a "
-                "start and an end; set num_labels=2"
+                "start and an end. Set num_labels=2."
             )
         self.num_labels = config.num_labels
         self.bert = BertModel(self.config, add_pooling_layer=False)
@@ -1240,7 +1237,7 @@ class BertForQuestionAnswering(_BertHead):
         if has_any and inputs.count != shape[0]:
             raise ValueError(
                 "question answering takes no packed input with start_positions or end_positions, "
-                "since its loss compares all tokens of a row; give one row for each text"
+                "since its loss compares all tokens of a row. Pass one row for each text."
             )
         every = None
         if has_labels:  # even without a mask: a codertimo model makes one itself

@@ -154,9 +154,9 @@ class BertTokenizer(TokenizersBackend):
                 "model.resize_token_embeddings(len(tokenizer)), or leave them out of never_split",
                 stacklevel=3,
             )
-        # Special tokens are not split anyway, and adding them again would make them common ones.
-        # `normalized=False` looks for the token in the raw text, before it is lower-cased;
-        # `single_word` does not look inside words ("Apple" in "Applebaum").
+        # Special tokens are not split anyway, and adding them again would make them ordinary.
+        # `normalized=False` finds the token in the raw text, before it is lower-cased;
+        # `single_word` does not search inside words ("Apple" in "Applebaum").
         added = self.added_tokens_encoder
         self.backend_tokenizer.add_tokens(
             [
@@ -242,7 +242,7 @@ class BertTokenizer(TokenizersBackend):
         path = os.path.join(save_directory, prefix + VOCAB_FILES_NAMES["vocab_file"])
         tokens = {n: token for token, n in self.backend_tokenizer.get_vocab(False).items()}
         with open(path, "w", encoding="utf-8", newline="\n") as file:
-            # If a token stood there twice, an id has no token: its empty line matches nothing.
+            # If the file had a token twice, an id has no token: its empty line matches no word.
             file.writelines(tokens.get(n, "") + "\n" for n in range(max(tokens) + 1))
         return (path,)
 
@@ -270,10 +270,10 @@ class BertTokenizer(TokenizersBackend):
                 raise
             # The tokenizers library raises this if it cannot write.
             raise OSError(
-                f"the tokenizer cannot be written to {save_directory} ({error}); expected a place "
-                "with room for it; free some space, or name another folder"
+                f"the tokenizer cannot be written to {save_directory} ({error}). Free some space, "
+                "or name another folder."
             ) from error
-        if legacy_format is not False:  # for the tools that read nothing but vocab.txt
+        if legacy_format is not False:  # for the tools that read only vocab.txt
             files += self.save_vocabulary(str(save_directory), filename_prefix)
         return files
 
@@ -282,7 +282,7 @@ def _check_max_length(limit: Any) -> None:
     # It would be compared with lengths only much later.
     if limit is not None and not (isinstance(limit, int | float) and limit >= 1):
         raise ValueError(
-            f"model_max_length={limit!r:.60} is not valid; use a number of tokens, 1 or more"
+            f"model_max_length={limit!r:.60} is not valid. Use a number of tokens, 1 or more."
         )
 
 
@@ -330,7 +330,7 @@ def _check_tokens(
 
 
 def _read_switches(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The constructor's arguments that a tokenizer.json knows."""
+    """The constructor's arguments that a tokenizer.json sets."""
     parts = read_json(path)
     model, normalizer = parts.get("model") or {}, parts.get("normalizer") or {}
     if model.get("type", "WordPiece") != "WordPiece":

@@ -96,7 +96,7 @@ def test_batch_invariance(hf_bert, one_error_line, save_tiny, monkeypatch):
     assert "prepared float32, batch_invariant" in result.out
     assert "prepared float32, batch_invariant: 0 of 70 texts differ" in result.out
     decoder = save_tiny("BertLMHeadModel", is_decoder=True)
-    one_error_line(hf_bert("verify", decoder, *command[2:]), "does not go with a decoder")
+    one_error_line(hf_bert("verify", decoder, *command[2:]), "cannot be used with a decoder")
 
     multiply = linear.multiply
 

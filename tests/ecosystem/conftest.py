@@ -1,4 +1,4 @@
-"""What the ecosystem's tests share: libraries that must be there in CI, and small models."""
+"""Shared by the ecosystem's tests: libraries that CI requires, and small models."""
 
 import importlib
 import os

@@ -50,7 +50,7 @@ def test_virtual_tokens_as_upstream(library, model, batch, name):
     pair = [peft.get_peft_model(one, settings).eval() for one in (ours, reference_model(ours))]
     pair[1].load_state_dict(pair[0].state_dict())
     if name == "PrefixTuningConfig" and CACHE == "cache":
-        # PEFT 0.21 looks for `past_key_values`, which transformers 5.24 calls `cache`.
+        # PEFT 0.21 expects `past_key_values`, which transformers 5.24 calls `cache`.
         for one in pair:
             with pytest.raises(ValueError, match="does not support past key values"):
                 one(**batch, labels=labels)

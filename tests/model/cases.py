@@ -132,7 +132,7 @@ def model_and_batch(
         seed: Of the config.
         padding: A name of `masks`, or the (B, S) mask itself.
         labels: Whether the batch has the labels of the head too.
-        **fields: Of the config, beside those that the seed decides.
+        **fields: Fields of the config that the seed does not decide.
     """
     config = random_config(seed, head, **fields)
     mask = masks()[padding] if isinstance(padding, str) else padding
@@ -241,7 +241,7 @@ def assert_same_as_upstream(
 
 
 def tensors(output: Any) -> dict[str, Tensor]:
-    """The tensors of an output by name, those of each layer by themselves."""
+    """The tensors of an output by name, and each layer's separately."""
     named = {name: value for name, value in output.items() if isinstance(value, Tensor)}
     for name in ("hidden_states", "attentions"):
         values = output.get(name) or ()

@@ -119,7 +119,7 @@ class ModelConformance:
         reference.set_attn_implementation("eager")
         self.ready(model)
         for case in self.cases(model):
-            if case.real.any(-1).all():  # backends differ in attention to nothing
+            if case.real.any(-1).all():  # backends differ where no token is attended
                 self.assert_same(model, reference, case, output_attentions=True)
 
     def test_loss(self, head: str) -> None:
@@ -162,7 +162,7 @@ class ModelConformance:
             self.assert_same(loaded, reference, case)
 
     def test_copy(self, head: str) -> None:
-        """A copy computes the same bits; what is changed in it is seen in it alone."""
+        """A copy computes the same bits, and changing it does not change the original."""
         model, _ = self.pair(head)
         self.ready(model)
         case = next(self.cases(model))

@@ -186,7 +186,7 @@ def compared(model: Any, batch: dict[str, Tensor], is_varlen: bool) -> dict[str,
 
 
 def outputs(model: Any, batch: dict[str, Tensor]) -> tuple[dict[str, Tensor], int]:
-    """What a call gives, in train mode with the gradients of its loss; and the waits until then."""
+    """A call's output, in train mode the gradients of its loss, and the waits until then."""
     with torch.set_grad_enabled(model.training):
         output = model(**batch)
     end = len(waits)

@@ -100,7 +100,7 @@ def test_pruning_as_transformers_4(fixtures_dir, tmp_path, backend):
     assert again.config.pruned_heads == pruned
     with torch.no_grad():
         assert largest(again(**batch).logits - values["logits_pruned"]) < TOLERANCE
-        # Heads keep their numbers: masking those that are gone changes nothing.
+        # Heads keep their numbers: masking pruned heads has no effect.
         gone = torch.ones(2, 4)
         for layer, heads in pruned.items():
             gone[layer, heads] = 0
@@ -211,7 +211,7 @@ def test_a_block_mask(head):
     reference = reference_model(model)
     reference.set_attn_implementation("flex_attention")
     assert largest(outputs(model, batch)[0] - outputs(reference, batch)[0]) < 1e-5
-    with pytest.raises(ValueError, match="does not go with a BlockMask"):
+    with pytest.raises(ValueError, match="cannot be used with a BlockMask"):
         model(**batch, output_attentions=True)
     model.set_attn_implementation("sdpa")
     with pytest.raises(ValueError, match=r"'sdpa' takes no BlockMask .*use 'flex_attention'"):

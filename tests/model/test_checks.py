@@ -112,7 +112,7 @@ def test_labels(monkeypatch, head, labels, said):
     monkeypatch.setattr(BertModel, "forward", lambda *a, **k: pytest.fail("computed first"))
     ids = IDS[:, None].repeat(1, 3, 1) if head == "BertForMultipleChoice" else IDS
     refuses(model, said, ids, **labels)
-    assert model.config.problem_type is None  # a call that fails decides nothing
+    assert model.config.problem_type is None  # a failing call sets no problem type
 
 
 def test_calls_of_other_kinds():

@@ -55,7 +55,7 @@ class TestDecoder(ModelConformance):
 
 
 class MaskedOut(ModelConformance):
-    """The mask leaves out words, which are computed, and some padding, which is not."""
+    """Masked-out words are computed, and padding is not."""
 
     test_attentions = test_save_and_load = test_copy = test_compile = None
 
@@ -144,12 +144,12 @@ class TestPreparedPacked(Packed, Prepared):
 class PositionsOfOurOwn(ModelConformance):
     """Positions that transformers 5 lacks, as the padded computation has them.
 
-    The numbers of the padded computation are those of transformers 4: `test_attention.py`.
+    `test_attention.py` compares the padded computation with transformers 4.
     """
 
     heads = ("BertModel", "BertForMaskedLM", "BertLMHeadModel")
     is_upstreams = False
-    empty_row = False  # attention to nothing is defined by transformers alone
+    empty_row = False  # only transformers defines attention without tokens
     test_copy = test_compile = None
 
 

@@ -14,7 +14,7 @@ from hf_bert_impl.model.kernels import DTYPES, HALF_WEIGHTS, Kernels, prepared_k
 from hf_bert_impl.model.linear import FEW_ROWS, NOT_FUSED, Fused
 from tests.model.cases import random_config, random_model
 
-#: By precision how far a product of 60 terms may be from float64's, in units of its largest number.
+#: By precision how far a sum of 60 terms may be from float64's, in units of its largest number.
 #: A sum of n terms in float32 is within n · eps / 2 of the sum of their magnitudes (Higham 2002,
 #: section 3.1), which is a few times that number. The activations add some eps.
 ERRORS = {
@@ -35,7 +35,7 @@ ACTIVATIONS = {
 
 
 def forget():
-    """Measurements are made anew from here on."""
+    """Measurements are repeated from here on."""
     for value in vars(kernels).values():
         if hasattr(value, "cache_clear"):
             value.cache_clear()
@@ -209,7 +209,7 @@ def test_a_library_named_by_the_environment(dtype, monkeypatch):
 
 
 def test_weights_of_16_bits_are_for_few_rows_of_float32(fresh_choice, caplog):
-    """`auto` takes them where there is nothing quicker, but not where a row keeps its bits."""
+    """`auto` takes them where no faster precision exists, except for batch invariance."""
     if kernels.why_no_kernels(HALF_WEIGHTS) is not None:
         pytest.skip("no FBGEMM here")
     fresh_choice.setattr(kernels, "_half_is_fast", lambda dtype: False)

@@ -94,7 +94,7 @@ HOOKS = {
 @pytest.mark.parametrize("place", ["", "embeddings.word_embeddings"])
 @pytest.mark.parametrize("kind", HOOKS)
 def test_one_hook_is_enough(kind, place):
-    """And once it is gone, padding is left out again."""
+    """After its removal, padding is skipped again."""
     model, batch = model_and_batch("BertModel", 2, "right", num_hidden_layers=3)
     assert leaves_padding_out(model, batch)
     handle = HOOKS[kind](model.get_submodule(place), lambda *_: None)
@@ -216,7 +216,7 @@ def test_a_subclass_that_declares_it():
     assert not leaves_padding_out(model, batch)
     Mine.takes_packed = (Mine.forward,)
     assert leaves_padding_out(model, batch)
-    become(model.encoder.layer[0], type("Other", (layers.BertLayer,), {}))  # replaces nothing
+    become(model.encoder.layer[0], type("Other", (layers.BertLayer,), {}))  # replaces no method
     assert leaves_padding_out(model, batch)
 
 

@@ -161,7 +161,7 @@ def write_config(folder: Path, **fields) -> Path:
 
 @pytest.fixture
 def bert_folder(tmp_path):
-    """A folder of which AutoTokenizer knows that a BERT lies in it."""
+    """A folder that AutoTokenizer recognises as a BERT."""
     (tmp_path / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
     return tmp_path
 
@@ -245,7 +245,7 @@ def test_vocab_txt_is_written_too_and_has_the_same_ids(tmp_path):
 
 
 def test_line_ends_byte_order_mark_and_spaces_in_vocab_txt(tmp_path):
-    """And a token that stands twice: the ids stay those of the lines."""
+    """With a token listed twice, the ids are the line numbers."""
     words = ["[PAD]", "[UNK] ", "[CLS]", "[SEP]", "[MASK]\t", "\u3000", "\u2028", "a", "a", "b"]
     (tmp_path / "vocab.txt").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(words).encode())
     tokenizer = BertTokenizer.from_pretrained(tmp_path)
@@ -280,7 +280,7 @@ def test_other_bad_files(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"tokenizer\.json"):
         BertTokenizer.from_pretrained(tmp_path)
     write_config(write_vocab(tmp_path), model_max_length=-1)
-    with pytest.raises(ValueError, match=r"model_max_length=-1 is not valid; use .* 1 or more"):
+    with pytest.raises(ValueError, match=r"model_max_length=-1 is not valid. Use .* 1 or more"):
         BertTokenizer.from_pretrained(tmp_path)
     Tokenizer(models.BPE({"a": 0}, [])).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(ValueError, match=r"BPE.*WordPiece"):

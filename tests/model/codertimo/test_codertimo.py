@@ -1,4 +1,4 @@
-"""The codertimo variant: its software's formulas, written anew in float64.
+"""The codertimo variant: compared with its software's formulas in float64.
 
 `tests/conversion/test_convert.py` compares the outputs of the software itself.
 """

@@ -35,7 +35,7 @@ def refuses(error, said, folder, head="BertForSequenceClassification", **options
 @pytest.mark.parametrize("name", ["BertConfig", "BertTokenizer", "BertModel", "TextEncoder"])
 def test_a_path_that_does_not_exist(name):
     for path in ("/no/model", "./model", "a/b/c", "a/"):
-        refuses(OSError, f"^{path} does not exist; give the folder of a checkpoint", path, name)
+        refuses(OSError, f"^{path} does not exist. Use the folder of a checkpoint", path, name)
 
 
 def test_missing_files(folder):
@@ -68,7 +68,7 @@ def test_sizes_that_do_not_fit(folder):
 
 
 class TestConfigsTooLarge:
-    """A small config beside small weights does not take the machine's memory."""
+    """A small config with small weights does not take the machine's memory."""
 
     @pytest.fixture
     def little_memory(self):

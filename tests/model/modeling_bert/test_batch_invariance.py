@@ -90,7 +90,7 @@ def assert_equal_bits(found, expected):
 
 
 def assert_as_alone(model, lengths, layout, rng, **options):
-    """Compares the bits of sequences in two batches with those that each has alone."""
+    """Compares the bits of sequences in two batches with each sequence alone."""
     sequences = [torch.randint(1, model.config.vocab_size, (n,)) for n in lengths]
     alone = [of_each(model, [sequence], **options)[0] for sequence in sequences]
     order = rng.sample(range(len(sequences)), len(sequences))
@@ -137,7 +137,7 @@ def test_a_sequence_alone_and_in_a_batch(head, prepared, backend, layout):
 
 
 def test_switched_on_after_preparing():
-    """With a layer that lacks a head, and where words are left out."""
+    """With a layer that lacks a head, and with masked-out words."""
     fields = dict(hidden_size=48, num_attention_heads=2, num_hidden_layers=2, hidden_act="gelu")
     model = random_model("BertModel", random_config(9, **fields))
     model.prune_heads({1: [0]})
@@ -204,14 +204,14 @@ def make_differ(monkeypatch):
 
 
 def forget():
-    """Lets the probes run anew."""
+    """Lets the probes run again."""
     kernels._is_steady.cache_clear()
     kernels._agrees.cache_clear()
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_kernels_that_differ(make_differ, name):
-    """The probe finds in which calls, and the bits are those of other calls."""
+    """The probe finds these calls, and other calls replace them."""
     make_differ(FAULTS[name])
     layer = torch.nn.Linear(24, 37)
     packed = kernels.choose(torch.float32, batch_invariant=True).pack(layer)
@@ -238,7 +238,7 @@ def test_kernels_that_keep_nothing_are_refused(make_differ):
     model = random_model("BertModel", random_config(4, hidden_act="gelu", batch_invariant=True))
     for _ in range(2):
         with pytest.raises(
-            ValueError, match=r"cannot be kept on this CPU: a product of .* float32"
+            ValueError, match=r"cannot be kept on this CPU: with . threads the kernel float32"
         ):
             outputs(model, {"input_ids": torch.ones(2, 4, dtype=torch.long)})
         model.prepare_for_inference()

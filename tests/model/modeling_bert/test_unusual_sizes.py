@@ -1,4 +1,4 @@
-"""BERTs of one token type, or with more positions than 512, beside transformers."""
+"""BERTs of one token type, or with more than 512 positions, compared with transformers."""
 
 import pytest
 import torch

@@ -187,7 +187,7 @@ ONE_LABEL = {"labels": torch.tensor([1])}
         (
             "BertLMHeadModel",
             {"past_key_values": DynamicCache()},
-            "a cache, which holds one sequence a row",
+            "a cache, which holds one sequence per row",
         ),
     ],
 )

@@ -38,7 +38,7 @@ def test_a_batch_without_attended_position_trains(padding_free):
 
 
 def test_embeddings_are_computed_as_the_ids_are():
-    """The pad token is told by its row of the table, so that padding is left out as well."""
+    """The pad token is recognised by its row of the table, so that padding is skipped too."""
     model, batch = model_and_batch("BertForMaskedLM", 2, pad_token_id=0)
     expected = outputs(model, batch).logits
     rows = rows_through(model.bert.encoder.layer[0].intermediate)
