@@ -230,7 +230,8 @@ class ModelWorker:
             for index, length in enumerate(await asyncio.to_thread(self._lengths, items)):
                 if length > limit:
                     raise InputError(
-                        f'text {index} has {length} tokens, the limit is {limit}. Send "truncate": true.'
+                        f"text {index} has {length} tokens, the limit is {limit}. Send "
+                        '"truncate": true.'
                     )
         own = self.predictor.tokenizer.truncation_side
         return self.predictor if direction is None or direction.lower() == own else self._turned

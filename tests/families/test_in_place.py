@@ -182,7 +182,7 @@ def test_long_sequences(length):
     mask = (torch.arange(length) < 512).long().expand(2, -1)
     batch = {"input_ids": ids.masked_fill(mask == 0, 2), "attention_mask": mask}
     assert_close(call(model, batch), call(stock, batch), mask != 0, 1e-4)
-    with pytest.raises(ValueError, match=rf"{length} tokens, the model takes at most 512 .*max_le"):
+    with pytest.raises(ValueError, match=rf"{length} tokens. The model takes at most 512 .*max_le"):
         call(model, {"input_ids": ids})
 
 
@@ -203,25 +203,25 @@ def test_batch_invariance(prefix):
             "RobertaForSequenceClassification",
             lambda model: setattr(model.config, "batch_invariant", True),
             {},
-            "batch_invariant=True does not go with a head of transformers; ",
+            "batch_invariant=True cannot be used with a head of transformers. ",
         ),
         (
             "MPNetModel",
             lambda model: setattr(model.config, "batch_invariant", True),
             {"attention_mask": torch.tensor([[1, 0] * 6 + [1]])},
-            "batch_invariant=True does not go with a mask with holes, or a row without tokens; ",
+            "batch_invariant=True cannot be used with a mask with holes, or a row without tokens. ",
         ),
         (
             "MPNetForQuestionAnswering",
             lambda model: None,
             {"cu_seq_lens_q": torch.tensor([0, 5, 13])},
-            "packed input comes with a head of transformers",
+            "packed input cannot be used with a head of transformers",
         ),
         (
             "DistilBertModel",
             lambda model: in_one_layer(model, double),
             {"cu_seq_lens_q": torch.tensor([0, 5, 13])},
-            "packed input comes with a hook of transformer.layer.0; ",
+            "packed input cannot be used with a hook of transformer.layer.0. ",
         ),
     ],
 )

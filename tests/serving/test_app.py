@@ -193,7 +193,7 @@ REFUSED = {
         ("/rerank", {"query": " ", "texts": ["b"]}, 400, "`query` is empty"),
     ],
     "classify": [
-        ("/classify", {"inputs": ["a", ["b", "c"]]}, 400, "both texts and pairs"),
+        ("/classify", {"inputs": ["a", ["b", "c"]]}, 400, "mixes texts and pairs"),
         ("/classify", {"inputs": [["b"], ["b", "c", "d"]]}, 400, "input 1 has 3 texts; send"),
     ],
     "answer": [

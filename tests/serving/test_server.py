@@ -205,7 +205,7 @@ def test_a_server_that_cannot_start(served, tmp_path, monkeypatch):
     with server._bound_socket("127.0.0.1", 0) as taken:
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(InputError, match=f"nothing can listen on 127.0.0.1:{port}"):
+        with pytest.raises(InputError, match=f"127.0.0.1:{port} cannot be used"):
             start(served("embed"), port=port)
     with pytest.raises(InputError, match="no folder"):
         start(str(tmp_path / "none"))
