@@ -126,8 +126,7 @@ def refused(run: Callable[[], Any], match: str | None = None) -> str:
     with pytest.raises(InputError, match=match) as raised:
         run()
     line = str(raised.value)
-    assert "; expected " in line
-    assert "\n" not in line
+    assert line.isprintable()
     assert len(line) < 900
     return line
 

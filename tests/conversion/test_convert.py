@@ -262,8 +262,8 @@ def test_the_pad_token_is_the_vocabularys_where_no_config_says_it(tmp_path):
 def test_references(tmp_path):
     tanh = FIXTURES / "tf1/expected.npz"
     for reference, match in (
-        (tanh, r"not verified: outputs beside expected\.npz"),
-        (FIXTURES / "hf_legacy", "have a wrong shape|does not fit"),
+        (tanh, r"not verified: outputs compared with expected\.npz"),
+        (FIXTURES / "hf_legacy", "do not fit"),
     ):
         with pytest.raises(InputError, match=match):
             convert(FIXTURES / "tf1", tmp_path / "a", reference=reference)
@@ -313,7 +313,7 @@ def test_several_checkpoints_of_one_kind(tmp_path):
     other = convert(source, tmp_path / "b", check=False)
     assert other.result["class"] == "BertForSequenceClassification"
     (source / "checkpoint").unlink()
-    with pytest.raises(InputError, match="several checkpoints that differ"):
+    with pytest.raises(InputError, match="checkpoints that differ"):
         convert(source, tmp_path / "c")
     # A config from elsewhere brings its vocabulary.
     (source / "bert_config.json").unlink()
@@ -349,16 +349,6 @@ def test_untied_decoder_is_kept(tmp_path):
     assert "tie_word_embeddings" in report.notes[0]
     model = hf_bert_impl.BertForMaskedLM.from_pretrained(tmp_path / "out")
     assert torch.equal(model.cls.predictions.decoder.weight, words + 0.5)
-
-
-def test_progress_ends_at_the_total(tmp_path):
-    calls = []
-    convert(
-        FIXTURES / "flax_classifier", tmp_path / "out", progress=lambda *call: calls.append(call)
-    )
-    assert len(calls) == 41
-    size = (tmp_path / "out/model.safetensors").stat().st_size
-    assert calls[-1][0] == calls[-1][1] == pytest.approx(size, rel=0.05)
 
 
 def test_every_tensor_and_what_it_becomes():

@@ -324,18 +324,18 @@ def test_shards_that_do_not_fit_their_index(kind, tmp_path):
     name = next(iter(weight_map))
     stored = name.partition("/")[2] if kind == "h5" else name
     home = weight_map.pop(name)
-    refuse(f"do not agree on where '{stored}' are, of 1")
+    refuse(f"differ on 1 tensors .'{stored}'")
     other = next(file for file in weight_map.values() if file != home)
     weight_map[name] = other
-    refuse(f"do not agree on where '{stored}' are")
+    refuse(f"differ on .*'{stored}'")
     weight_map |= {name: home} | {f"{name}_{number}": home for number in range(45)}
-    assert len(refuse("are, of 45")) < 700
+    assert len(refuse("differ on 45 tensors")) < 700
     for number in range(45):
         del weight_map[f"{name}_{number}"]
     path.write_text(json.dumps(table))
     assert len(form.read_all(path)) == count
     (path.parent / other).write_bytes((path.parent / home).read_bytes())
-    refuse("lies in both")
+    refuse("both .* have ")
     (path.parent / other).write_bytes(b"PK\3\4" + bytes(500))
     with pytest.raises(InputError, match=other):
         form.read(path)

@@ -155,7 +155,7 @@ BOMBS = {
 def test_many_tensors_of_the_same_numbers(tmp_path):
     whole = torch.zeros(1 << 20)
     state = {f"layer.{number}": whole.view(1 << 10, 1 << 10) for number in range(1000)}
-    refuse(save(tmp_path / "bomb.bin", state), "the same few numbers many times")
+    refuse(save(tmp_path / "bomb.bin", state), "repeat the same few numbers")
 
 
 @pytest.mark.parametrize("value", BOMBS.values(), ids=BOMBS)
@@ -247,7 +247,7 @@ def test_storages_that_are_views(tmp_path):
 @pytest.mark.parametrize(
     ("storages", "little", "match"),
     [
-        ({"k": [1, 2, 3], "j": [1]}, True, "lists other storages than its pickle names"),
+        ({"k": [1, 2, 3], "j": [1]}, True, "list of storages does not match"),
         ({"k": [1, 2, 3, 4]}, True, "gives storage 'k' two sizes"),
         ({"k": [1, 2]}, True, "two sizes"),
         ({"k": [1, 2, 3]}, False, "another byte order"),
@@ -282,7 +282,7 @@ def test_nothing_runs_in_any_pickle_of_the_old_container(tmp_path):
     [
         (20, b"\xf0\xff\xff\xff\xf0\xff\xff\xff", "more bytes than it has"),  # the sizes
         (24, b"\x08\0\0\0", "two sizes"),
-        (42, b"\x05\0\0\0", "is damaged"),  # where it starts
+        (42, b"\x05\0\0\0", "a damaged"),  # where it starts
         (8, b"\x01", "compressed or encrypted"),
         (16, b"\x05\0\0\0", "wrong crc32"),
     ],
@@ -321,7 +321,7 @@ def test_entries_that_are_twice_or_compressed(tmp_path):
     refuse(path, "compressed or encrypted")
     with zipfile.ZipFile(pack(path, content), "a") as archive:
         archive.writestr("good/data/0", b"\0" * 12)
-    refuse(path, "an entry of its zip file twice")
+    refuse(path, "zip directory has an entry twice")
 
 
 @CONTAINERS
@@ -340,13 +340,13 @@ def test_entries_that_are_twice_or_compressed(tmp_path):
 )
 def test_views_that_lie(zipped, offset, shape, strides, tmp_path):
     path = save(tmp_path / "bad.bin", {"a": view(6, offset, shape, strides)}, zipped)
-    refuse(path, "its pickle is damaged: .*tensor|its pickle is damaged")
+    refuse(path, "a damaged PyTorch file")
 
 
 def test_a_tensor_is_no_storage_and_no_dict(tmp_path):
     rebuild = torch._utils._rebuild_tensor_v2
     lie = Runs(rebuild, torch.zeros(2, 3), 0, (2,), (1,), False, collections.OrderedDict())
-    refuse(save(tmp_path / "bad.bin", {"a": lie}), "made of what is no storage")
+    refuse(save(tmp_path / "bad.bin", {"a": lie}), "a tensor has no storage")
     lie = view(6, 0, (6,), (1,))
     lie.call += (None, None, iter([(0, 1.0)]))  # by which a long tensor could be filled for ever
     refuse(save(tmp_path / "bad.bin", {"a": lie}), "sets items of a Tensor")
