@@ -1,4 +1,4 @@
-"""Archives of checkpoints are unpacked whole, or refused with nothing left behind."""
+"""Archives of checkpoints are unpacked whole, or refused without a trace."""
 
 import gzip
 import os
@@ -45,7 +45,7 @@ def tree(folder):
 
 @pytest.fixture
 def refuse(tmp_path):
-    """Hold that an archive is refused in one line, and that nothing is written anywhere."""
+    """Check that an archive is refused in one line, and no file is written."""
     (tmp_path / "here" / "into").mkdir(parents=True)
 
     def refuse(content, match=None):
@@ -80,7 +80,7 @@ def test_a_real_one(tmp_path):
 @pytest.mark.parametrize("top", ["", "./", "uncased_L-2_H-128_A-2/", "./cased//"])
 @EVERY
 def test_kinds(kind, top, tmp_path):
-    """One folder around everything is taken off, and what macOS adds is left out."""
+    """A single folder around all files is removed, and files of macOS are skipped."""
     files = {top + name: content for name, content in CONTENT.items()}
     if top.endswith("2/"):
         mac = {"__MACOSX/x": b"\0\5\x16\7" * 9, f"{top}._config.json": b"\0\5\x16\7" * 9000}
@@ -129,7 +129,7 @@ def test_other_files_are_no_archives(tmp_path):
 
 ELSEWHERE = ["../out", "a/../../out", "/out", "//out", "a/..", "C:out", "C:\\out", "..\\out"]
 ELSEWHERE += ["a\\b", "a\nb", "a\rb", "/".join("a" * 40)]
-#: One name twice, or one that stands for a file and a folder.
+#: Duplicate names, or one for a file and a folder.
 TAKEN = [["a", "a"], ["a/b", "./a//b"], ["a/", "a"], ["a", "a/b"], ["a/b", "a"], ["."]]
 
 

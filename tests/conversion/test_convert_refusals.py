@@ -1,4 +1,4 @@
-"""`convert` on broken and hostile input: one line, and nothing left behind."""
+"""`convert` on broken and hostile input ends in one line, and leaves no file."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def source(tmp_path):
 
 
 def refused(tmp_path, src, **options):
-    """The one line that a conversion ends with; nothing of it stays on the disk."""
+    """The error of a conversion, which leaves no file."""
     parent = tmp_path / "results"
     parent.mkdir(exist_ok=True)
     before = sorted(tmp_path.rglob("*"))
@@ -172,7 +172,7 @@ def test_output_is_never_overwritten_unasked(tmp_path):
     convert(FIXTURES / "flax", target, overwrite=True)
     assert (target / "notes.txt").read_text() == "mine"
     assert not (target / "model-00001-of-00002.safetensors").exists()
-    # Shards of an earlier result do not stay beside a later one.
+    # A later result replaces shards of an earlier one.
     convert(FIXTURES / "flax", target, overwrite=True, max_shard_size="99KB", check=False)
     assert not (target / "model.safetensors").exists()
     load_any(target)

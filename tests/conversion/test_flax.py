@@ -1,4 +1,4 @@
-"""Flax weights: what Flax wrote is read bit by bit and written again, and lies are refused."""
+"""Flax weights: arrays in pieces, and hostile files."""
 
 import msgpack
 import numpy as np

@@ -1,4 +1,4 @@
-"""Conversion from the hub: what is fetched, what is compared, and what is said when it fails."""
+"""Conversion from the hub: fetched files, comparisons, and errors."""
 
 import shutil
 

@@ -82,7 +82,7 @@ def virtual(file):
     file.create_virtual_dataset("virtual", layout)
 
 
-#: What is refused, and what is put into a file.
+#: The error, and a function that spoils a file.
 REFUSED = {
     "'soft' is a link": lambda f: f.update(soft=h5py.SoftLink("/layer/good:0")),
     "'layer/out' is a link": lambda f: f["layer"].update({"out": ELSEWHERE}),

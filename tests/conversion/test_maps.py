@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from hf_bert_impl.conversion.architecture import check_config, fit, infer
-from hf_bert_impl.conversion.maps import names
-from hf_bert_impl.conversion.maps.flax import FLAX
 from hf_bert_impl.conversion.maps.google_tf1 import GOOGLE_TF1
 from hf_bert_impl.conversion.maps.model_garden import MODEL_GARDEN, MODEL_GARDEN_PRETRAINER
 from hf_bert_impl.conversion.maps.pytorch import TRANSFORMERS
@@ -46,27 +44,6 @@ def test_every_tensor_is_mapped_or_ignored(folder, file, table, class_name, labe
     copies = whole.becomes.keys() - {name for name, _ in whole.origins.values()}
     used = [name for name, _ in cut.origins.values()]
     assert sorted([*used, *copies, *cut.ignored]) == sorted(tensors)
-
-
-def test_a_decoder_that_is_not_tied():
-    state, fields = random_model(MASKED, tie_word_embeddings=False)
-    kernel = state.pop(f"{names.DECODER}.weight")
-    del state[f"{names.DECODER}.bias"]  # Flax has one bias
-    flax = {
-        re.sub("/weight$", "/embedding" if "embeddings/" in path else "/kernel", path): tensor
-        for name, tensor in state.items()
-        if "LayerNorm" not in (path := name.replace(".", "/"))
-    }
-    flax = {
-        name: tensor.t() if name.endswith("kernel") else tensor for name, tensor in flax.items()
-    }
-    for name, tensor in state.items():
-        if "LayerNorm" in name:
-            flax[name.replace(".", "/").replace("/weight", "/scale")] = tensor
-    whole = plan(FLAX, flax | {"cls/predictions/decoder/kernel": kernel.t()})
-    assert whole.untied == (f"{names.DECODER}.weight",)
-    added = {f"{names.DECODER}.weight": kernel, f"{names.DECODER}.bias": state[names.SCORES_BIAS]}
-    assert_same(fit(whole, MASKED, fields).tensors, state | added)
 
 
 # --- names around the weights ------------------------------------------------------------------
@@ -114,7 +91,7 @@ def test_decoder_with_cross_attention():
 def _garden(state, root, tail, output="_attention_layer/_output_dense", named=False):
     """Names and shapes as official.nlp 2.3.0 and 2.15.0 write them, made without the table.
 
-    `tail` has the names that do not lie under the encoder's `root`; three heads, two layers.
+    `tail` has the names outside the encoder's `root`; three heads, two layers.
     """
     bare = {n.removeprefix("bert."): t for n, t in state.items()}
     width = bare["embeddings.word_embeddings.weight"].shape[1]

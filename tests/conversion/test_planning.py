@@ -49,24 +49,6 @@ SHAPES = {
 # --- patterns --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("pattern", "name", "values"),
-    [
-        ("words", "words", {}),
-        ("a.b", "aXb", None),  # a dot is a dot
-        ("{scope}/b{layer+4}/w", "abc/b16/w", {"scope": "abc", "layer": 12}),
-        ("{scope}/b{layer+4}/w", "abc/b3/w", None),  # would be layer -1
-        ("b{layer}", "b٣", None),  # another script's digit
-        ("b{layer}", "b" + "9" * 5000, None),
-        ("[{wrapper}]out.bias", "out.bias", {"wrapper": None}),
-        ("[{wrapper}]out.bias", "module.module.out.bias", {"wrapper": "module.module."}),
-        ("{any}/slot", "a\nb/slot", {"any": "a\nb"}),
-    ],
-)
-def test_match(pattern, name, values):
-    assert SMALL.match(pattern, name) == values
-
-
 # --- operations ------------------------------------------------------------------------------
 
 

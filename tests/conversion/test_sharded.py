@@ -1,4 +1,4 @@
-"""The list of a checkpoint in several files names files beside it, or is refused."""
+"""The index of a checkpoint in several files names files of its folder, or is refused."""
 
 import json
 import os

@@ -1,8 +1,8 @@
-"""Tensor bundles: read as TensorFlow wrote them; lies are refused in one line, in little memory.
+"""Tensor bundles of TensorFlow are read; false ones are refused in one line, in little memory.
 
 `tf1_partitioned` and `tf2_checkpoint` were written by TensorFlow 2.21: by tf.compat.v1's
 Saver(sharded=True) over two devices with fixed_size_partitioner, and by tf.train.Checkpoint. Their
-expected.npz is what its own reader gives, bfloat16 as uint16.
+expected.npz is the output of its own reader, bfloat16 as uint16.
 """
 
 import os

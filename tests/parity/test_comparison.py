@@ -196,7 +196,7 @@ def test_what_upstream_cannot_compute_is_refused():
 
 
 def test_a_report_as_json_and_as_tables():
-    assert not ParityReport().passed  # an empty one proves nothing
+    assert not ParityReport().passed
     assert ParityReport().summary() == "nothing was compared"
     ours = tiny("BertForMaskedLM")
     reference = reference_model(ours)
