@@ -53,8 +53,8 @@ class Architecture:
 def infer(plan: Plan, config: Mapping[str, Any], head: str | None = None) -> Architecture:
     """Infer head, labels and sizes.
 
-    The head is the requested one; else the one in the config's `architectures`, if the checkpoint
-    has exactly its parts; else the one whose parts the checkpoint has.
+    The head is the requested one, or else the one in the config's `architectures`, if the
+    checkpoint has exactly its parts. Otherwise the parts in the checkpoint decide.
 
     Args:
         plan: The plan of the whole checkpoint, from `planning.plan`.

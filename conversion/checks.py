@@ -65,7 +65,7 @@ class Check:
 
     @property
     def figures(self) -> tuple[str, str]:
-        """The error and its bound as text; empty where there is none."""
+        """The error and its bound as text, or empty."""
         error = "" if self.max_error is None else f"{self.max_error:.1e}"
         return error, "" if self.tolerance is None else f"{self.tolerance:.0e}"
 
@@ -172,10 +172,11 @@ def check_outputs(folder: Path, target: Target, file: Path) -> Check:
         folder: The result, in safetensors.
         target: The model in it.
         file: An `.npz` with `input_ids` (B, S), with or without `attention_mask` and
-            `token_type_ids` (or `segment_info`), and some of `embedding_output` (B, S, H),
-            `all_encoder_layers` (N, B, S, H), `sequence_output`, `pooled_output` (B, H),
-            `mlm_logits` and `mlm_log_probs` (B, S, V), `nsp_logits` and `nsp_log_probs` (B, 2),
-            `logits` and `probabilities` (B, L) or (B, S, L), `start_logits` and `end_logits`.
+            `token_type_ids` (or `segment_info`). Its outputs may be `embedding_output` (B, S, H),
+            `all_encoder_layers` (N, B, S, H), `sequence_output` and `pooled_output` (B, H). The
+            scores may be `mlm_logits` and `mlm_log_probs` (B, S, V), `nsp_logits` and
+            `nsp_log_probs` (B, 2), `logits` and `probabilities` (B, L) or (B, S, L),
+            `start_logits` and `end_logits`.
 
     Returns:
         The check, with the name of the output that differs most.

@@ -94,7 +94,7 @@ def _needed(name: str, files: list[str], from_format: str | None, every: bool) -
 
 
 def _weights(kind: str, files: Iterable[str]) -> list[str]:
-    """A format's files in the repository's top folder: those of the usual name, or else all."""
+    """A format's files in the repository's top folder: only the usual name, or else all."""
     known = FORMATS[kind]
     if kind == "tf1":
         parts = [file for file in files if _TF1_PART.fullmatch(file)]

@@ -63,7 +63,7 @@ def plan(table: Table, tensors: Tensors) -> Plan:
         tensors: All tensors of the checkpoint.
 
     Returns:
-        The plan. Its names are those of a model with a head (the encoder's begin with "bert.");
+        The plan, with the names of a model with a head: the encoder's begin with "bert.".
         `architecture.fit` cuts it to one class.
 
     Raises:

@@ -40,7 +40,7 @@ def take_modules(source: Path, folder: Path, to: str) -> str:
 
 
 def check_vectors(source: Path, folder: Path) -> Check:
-    """Compare the sentence vectors of a result with those of its source's folder."""
+    """Compare the sentence vectors of a result's folder with its source's."""
     from hf_bert_impl.text_encoder import TextEncoder
 
     name = "sentence vectors compared with the source"

@@ -149,9 +149,9 @@ def open_source(
 def _choose(files: list[Candidate]) -> tuple[Checkpoint, tuple[Checkpoint, ...]]:
     """The checkpoint to read, and all that hold the same model, including itself.
 
-    Several files are one model if their common tensors are equal bit for bit: codertimo's trainer
-    writes the encoder alone, and its users save a state dict with the heads next to it. The most
-    complete one is read.
+    Several files are one model if their common tensors are equal bit for bit, and the most complete
+    one is read. For example, codertimo's trainer writes the encoder alone, and its users save a
+    state dict with the heads next to it.
     """
     # max returns the first of equals: prefer a file with the number of attention heads.
     read = sorted((file.read() for file in files), key=lambda one: not _codertimo_sizes((one,)))

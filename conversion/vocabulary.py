@@ -63,9 +63,13 @@ def find_vocabulary(
     """Find a vocabulary, and decide whether it is lower-cased.
 
     A tokenizer of another class than BERT's decides for itself. Otherwise the first of these
-    decides: `lower_case`; `tokenizer_config.json` or `tokenizer.json`; for a folder that
-    transformers loads, AutoTokenizer's default; "uncased" or "cased" in one of the names; the share
-    of capitalised words in the vocabulary.
+    decides:
+
+    - `lower_case`
+    - `tokenizer_config.json` or `tokenizer.json`
+    - AutoTokenizer's default, for a folder that transformers loads
+    - "uncased" or "cased" in one of the names
+    - the share of capitalised words in the vocabulary
 
     Args:
         folders: The folders to search, in this order.
@@ -74,7 +78,7 @@ def find_vocabulary(
         config: The checkpoint's config, which may name the tokenizer's class.
 
     Returns:
-        The vocabulary; None if there is none.
+        The vocabulary, or None.
 
     Raises:
         InputError: A file of it is damaged, or `lower_case` does not apply to it.
@@ -225,7 +229,7 @@ def pickled_vocabulary(tokenizer: PreTrainedTokenizerBase) -> bytes | None:
 def save_tokenizer(
     vocabulary: Vocabulary, tokenizer: PreTrainedTokenizerBase | None, folder: Path
 ) -> None:
-    """Write a tokenizer's files; those of another class than BERT's are copied.
+    """Write a tokenizer's files, or copy them for another class than BERT's.
 
     Raises:
         InputError: They cannot be written.

@@ -1,9 +1,9 @@
 """transformers' TFBert models: Keras h5 files (`tf_model.h5`).
 
-A single file names its tensors `<group>/<model>/<name>:0`: the group is one of the model's top
-layers, the model Keras's name for the class, with a number for a second one (`tf_bert_model_1`). A
-shard names them `<name>:0`. All kernels are (in, out), including those of the heads. The group of
-the masked-LM head repeats the embeddings, because that layer holds them.
+A single file names its tensors `<group>/<model>/<name>:0`. The group is one of the model's top
+layers. The model is Keras's name for the class, with a number for a second one
+(`tf_bert_model_1`). A shard names tensors `<name>:0`. All kernels are (in, out), also in the heads.
+The group of the masked-LM head repeats the embeddings, because that layer holds them.
 """
 
 from ..rules import Operation, Rule, Table

@@ -1,8 +1,8 @@
 """TensorFlow 2's own BERT (tensorflow/models, `official.nlp`): object-based checkpoints.
 
-A tensor's name is its path of Python attributes. The encoder has three layouts: numbered layers
-(0 to 2 the embeddings, 3 their LayerNorm, from 4 the blocks, then the pooler) with the attention's
-output inside the attention (since 2020-12) or next to it (before), and named layers
+A tensor's name is its path of Python attributes. The encoder has three layouts. Two have numbered
+layers: 0 to 2 the embeddings, 3 their LayerNorm, from 4 the blocks, then the pooler. The output of
+attention is inside the attention (since 2020-12) or next to it (before). The third has named layers
 (`BertEncoderV2`). Attention kernels have an axis for heads: (in, heads, head size) for queries,
 keys and values, (heads, head size, out) for the output.
 

@@ -1,4 +1,4 @@
-"""Checkpoints inside `.zip` and `.tar.gz` files, such as Google's releases and those of 2018.
+"""Checkpoints inside `.zip` and `.tar.gz` files, such as the releases of 2018.
 
 `zipfile` and `tarfile` read them. They would accept links, names outside the folder, duplicate
 names, content and headers of any size, and a damaged header as the end of a tar; this module

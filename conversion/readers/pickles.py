@@ -1,7 +1,7 @@
 """Pickles, read without running them.
 
 A pickle is a program: `pickle.Unpickler` imports and calls the names in it. Here a name is only
-compared with the tables of this file, and all values are inert: a class becomes its name, an object
+compared with the tables of this file, and all values are inert. A class becomes its name, an object
 its state, a tensor a view of stored numbers. `torch.load(weights_only=True)` refuses the pickled
 modules of codertimo's code and of many training loops. Without `weights_only` it runs them, and
 trusts the sizes that they claim.
@@ -116,9 +116,8 @@ class _Opcodes(dict[int, Any]):
 class InertUnpickler(pickle._Unpickler):
     """Reads one pickle without running it.
 
-    `load` returns numbers, strings, bytes, None; dicts, lists (for sets, too) and tuples; `Global`,
-    `Instance`, `Tensor`, `Unread`. Containers may contain themselves or be shared any number of
-    times.
+    `load` returns plain values, dicts, lists (also for sets), tuples, `Global`, `Instance`,
+    `Tensor` and `Unread`. Containers may contain themselves, or be shared any number of times.
 
     Args:
         file: Positioned at the pickle's first byte, and behind its last one after `load`.

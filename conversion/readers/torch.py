@@ -2,9 +2,9 @@
 
 Since torch 1.6 `torch.save` writes a zip archive of stored entries, `<name>/data.pkl` and one
 `<name>/data/<key>` per storage, each with its crc32 (caffe2/serialize/inline_container.cc). Before,
-it was a stream: three small pickles (a magic number, the protocol 1001, facts on the machine), the
-pickle, a pickled list of keys, and per key the number of elements (8 bytes) and the elements
-(torch/serialization.py, `_legacy_save`). The stream has no checksum.
+it was a stream without checksums (torch/serialization.py, `_legacy_save`). Three small pickles hold
+a magic number, the protocol 1001 and facts on the machine. The pickle and a pickled list of keys
+follow, and per key the number of elements (8 bytes) and the elements.
 
 No code of a checkpoint is run: see `pickles`.
 """

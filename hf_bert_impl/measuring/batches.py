@@ -95,9 +95,13 @@ def forward_flops(
 ) -> int:
     """Floating-point operations of an encoder on real tokens only.
 
-    A multiply-add counts as two. For a sequence of L tokens a layer takes 8 L D² (queries, keys,
-    values, output), 4 L D F (feed-forward) and 4 L² D (scores and the weighted sum of values). A
-    pooler takes 2 D² per sequence, the masked-LM head 2 D² + 2 D V per scored token. Embeddings,
+    A multiply-add counts as two. For a sequence of L tokens each layer takes
+
+    - 8 L D² for queries, keys, values and output
+    - 4 L D F for the feed-forward part
+    - 4 L² D for scores and the weighted sum of values
+
+    A pooler takes 2 D² per sequence, the masked-LM head 2 D² + 2 D V per scored token. Embeddings,
     LayerNorm, softmax and GELU do not count, as in torch's FLOP counter.
 
     Args:

@@ -2,8 +2,9 @@
 
 Tests, `hf-bert verify`, conversion and the hub use it. `tensors` has the compared numbers and their
 bounds, `report` the rows, and `batches` texts with every kind of padding. A parameter's gradient is
-compared in float32, relative to its largest magnitude, but at least `GRADIENT_FLOOR` of the largest
-gradient in the model: a true gradient of zero (softmax cancels key biases) is rounding noise.
+compared in float32, relative to its largest magnitude. This is at least `GRADIENT_FLOOR` of the
+largest gradient in the model, because a true gradient of zero (softmax cancels key biases) is
+rounding noise.
 
 Only this file imports transformers' BERT, inside the functions that build the reference.
 """

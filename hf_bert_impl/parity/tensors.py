@@ -17,8 +17,8 @@ Bounds, per tensor:
   holds for the maximum and for the mean. Two cases have wider bounds, because their ratio of errors
   is chance. A tensor of fewer than `FEW_NUMBERS` numbers (a loss, a few logits) may be off by
   `FEW_NUMBERS_ROUNDINGS` roundings, and its mean is not compared. The maximum error of an attention
-  head is compared with upstream's maximum in any head of that layer: between two correct
-  implementations the maxima of 3 heads in 100 differ by more than 1.5 times, and the means do not.
+  head is compared with upstream's maximum in any head of that layer. Between two correct
+  implementations the maxima of 3 heads in 100 differ by more than 1.5 times; the means do not.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def compare_outputs(
         attended_mask: (B, S) true at attended tokens; for multiple choice (B * choices, S).
         case: The name of the rows' case.
         tolerance: The relative bound in float32 (see the module's docstring).
-        precise: Upstream's outputs in float32, if the other two are of a lower precision. The
-            bounds are then those of low precision.
+        precise: Upstream's outputs in float32, if the other two are of a lower precision, which
+            then decides the bounds.
 
     Returns:
         One row per tensor, and one per head.
