@@ -15,7 +15,7 @@ from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.head_names import HEADS, class_of
 
 from .maps import names
-from .planning import Plan, listing
+from .planning import Plan
 from .rules import Operation
 
 #: The modules that identify a head: masked-LM, and the linear layers.
@@ -62,13 +62,10 @@ def infer(plan: Plan, config: Mapping[str, Any], head: str | None = None) -> Arc
         head: A key of `HEADS`, a class name, or None.
 
     Raises:
-        InputError: No such head, parts of several heads, or no BERT encoder.
+        InputError: No such head, parts of several heads, or layers are missing.
     """
     tensors = plan.tensors
     class_name, reason = _class(plan, config, head)
-    if _WORDS not in tensors:
-        others = listing(tensors, "other tensor", most=5)
-        raise InputError(f"{_WORDS} is missing among {others}. Give all files of the checkpoint.")
     query, operation = plan.origins.get(
         f"{_FIRST_LAYER}.attention.self.query.weight", ("", Operation.IDENTITY)
     )

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,6 @@ class Source:
     places: tuple[Path, ...]
     """Where its config and vocabulary may be, the nearest first."""
     checkpoint: Checkpoint
-    siblings: tuple[Checkpoint, ...]
-    """All checkpoints of the same model, including `checkpoint`."""
     others: tuple[Candidate, ...]
     """Checkpoints of other formats in the same folder."""
     options: LoadOptions
@@ -85,7 +83,7 @@ class Source:
         if kind not in (None, "bert", EXTENDED_MODEL_TYPE):
             raise InputError(f"{file} has model_type {str(kind)[:60]!r}. Use a BERT checkpoint.")
         if self.plan.table is CODERTIMO:
-            fields = {**CODERTIMO_FIELDS, **_codertimo_sizes(self.siblings), **fields}
+            fields = {**CODERTIMO_FIELDS, **_codertimo_sizes(self.checkpoint), **fields}
         if heads is not None and (said := fields.setdefault(_CONFIG_FIELD, heads)) != heads:
             raise InputError(
                 f"`num_attention_heads` is {heads}, but the config has {said}. Remove the argument."
@@ -139,44 +137,43 @@ def open_source(
             if from_format not in kinds:
                 raise missing_format(hub_id or start, from_format, kinds)
             choices.sort(key=lambda files: files[0].format != from_format)
-        checkpoint, siblings = _choose(choices[0])
+        checkpoint = _choose(choices[0])
         homes = (place if place.is_dir() else place.parent for place in (where, start))
         places = tuple(dict.fromkeys((checkpoint.files[0].parent, *homes)))
         others = tuple(files[0] for files in choices[1:] if len(files) == 1)
-        yield Source(start, hub_id, archive, places, checkpoint, siblings, others, options)
+        yield Source(start, hub_id, archive, places, checkpoint, others, options)
 
 
-def _choose(files: list[Candidate]) -> tuple[Checkpoint, tuple[Checkpoint, ...]]:
-    """The checkpoint to read, and all that hold the same model, including itself.
+def _choose(files: list[Candidate]) -> Checkpoint:
+    """The checkpoint to read, with the attributes of all.
 
     Several files are one model if their common tensors are equal bit for bit, and the most complete
     one is read. For example, codertimo's trainer writes the encoder alone, and its users save a
     state dict with the heads next to it.
     """
-    # max returns the first of equals: prefer a file with the number of attention heads.
-    read = sorted((file.read() for file in files), key=lambda one: not _codertimo_sizes((one,)))
+    read = [file.read() for file in files]
     if len(read) == 1:
-        return read[0], (read[0],)
+        return read[0]
     plans = [plan(detect(one.tensors), one.tensors).tensors for one in read]
-    place = max(range(len(plans)), key=lambda number: len(plans[number]))
-    best = plans[place]
+    number = max(range(len(read)), key=lambda n: (len(plans[n]), len(read[n].attributes)))
+    best = plans[number]
     for other in plans:
         if not all(name in best and same_bits(best[name], t) for name, t in other.items()):
             raise several(files)
-    return read[place], tuple(read)
+    attributes = {name: value for one in read for name, value in one.attributes.items()}
+    return replace(read[number], attributes=attributes)
 
 
-def _codertimo_sizes(checkpoints: tuple[Checkpoint, ...]) -> dict[str, Any]:
+def _codertimo_sizes(checkpoint: Checkpoint) -> dict[str, Any]:
     """Config fields from the attributes of a pickled module (bert_pytorch/model/bert.py)."""
     fields: dict[str, Any] = {}
-    for checkpoint in checkpoints:
-        for name, value in checkpoint.attributes.items():
-            # The attributes of BERT itself, or of a BERTLM with a `bert`.
-            if name in ("attn_heads", "bert.attn_heads") and isinstance(value, int):
-                fields.setdefault(_CONFIG_FIELD, value)
-            if name.endswith("embedding.dropout.p") and isinstance(value, float):
-                fields.setdefault("hidden_dropout_prob", value)
-                fields.setdefault("attention_probs_dropout_prob", value)
+    for name, value in checkpoint.attributes.items():
+        # The attributes of BERT itself, or of a BERTLM with a `bert`.
+        if name in ("attn_heads", "bert.attn_heads") and isinstance(value, int):
+            fields.setdefault(_CONFIG_FIELD, value)
+        if name.endswith("embedding.dropout.p") and isinstance(value, float):
+            fields.setdefault("hidden_dropout_prob", value)
+            fields.setdefault("attention_probs_dropout_prob", value)
     return fields
 
 

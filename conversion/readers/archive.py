@@ -54,13 +54,10 @@ def is_archive(path: Path) -> bool:
     """
     try:
         if read_at(path, 0, len(_ZIP)) == _ZIP:
-            with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+            with zipfile.ZipFile(path) as archive:
                 names = archive.namelist()
-                is_torch = any(n.count("/") == 1 and n.endswith("/data.pkl") for n in names)
-                return not is_torch and not all(name.endswith(".npy") for name in names)
-            head = read_at(path, 0, 300)  # truncated, so the first name decides
-            name = head[30 : 30 + int.from_bytes(head[26:28], "little")]
-            return not name.endswith((b"/data.pkl", b".npy"))
+            is_torch = any(n.count("/") == 1 and n.endswith("/data.pkl") for n in names)
+            return not is_torch and not all(name.endswith(".npy") for name in names)
         if not path.is_file():
             return False
         with _decompressed(path) as stream:

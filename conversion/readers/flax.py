@@ -58,7 +58,7 @@ def read_flax(path: Path) -> Checkpoint:
         shape, dtype, numbers = unpack(content, lambda code, _: Unread((), f"extension {code}"))
         if dtype not in DTYPES:
             return Unread(tuple(shape), str(dtype))
-        if min(shape, default=0) < 0 or byte_size(shape, dtype) != len(numbers):
+        if byte_size(shape, dtype) != len(numbers):
             raise ValueError(f"an array is {dtype} {shape!s:.100}, but has {len(numbers)} bytes")
         raw = torch.from_numpy(np.frombuffer(bytearray(numbers), np.uint8))
         return tensor_at(raw, 0, shape, dtype)

@@ -59,7 +59,7 @@ def read_h5(path: Path) -> Checkpoint:
                 tensors[name] = Unread(tuple(shape), dtype)
                 continue
             tensors[name] = tensor_at(data, at, shape, dtype)
-            at += byte_size(shape, dtype) or 0
+            at += byte_size(shape, dtype)
     return Checkpoint(tensors, answer["software"])
 
 

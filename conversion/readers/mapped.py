@@ -73,15 +73,19 @@ def read_at(path: Path, offset: int, size: int) -> bytes:
     return b""
 
 
-def byte_size(shape: Sequence[int], dtype: str) -> int | None:
-    """The bytes of a tensor, or None if no tensor can be so large.
+def byte_size(shape: Sequence[int], dtype: str) -> int:
+    """The bytes of a tensor.
 
     Args:
         shape: Sizes as a file names them.
         dtype: A key of `DTYPES`.
+
+    Raises:
+        ValueError: No tensor has such a shape.
     """
-    if len(shape) > _MAX_AXES or math.prod(max(size, 1) for size in shape) > _MAX_ELEMENTS:
-        return None
+    is_large = len(shape) > _MAX_AXES or math.prod(max(n, 1) for n in shape) > _MAX_ELEMENTS
+    if is_large or min(shape, default=0) < 0:
+        raise ValueError(f"a tensor has the shape {list(shape)!s:.100}")
     return math.prod(shape) * DTYPES[dtype].itemsize
 
 
@@ -97,7 +101,7 @@ def tensor_at(data: Tensor, offset: int, shape: Sequence[int], dtype: str) -> Te
     Returns:
         A view of the bytes; a copy if they are not aligned.
     """
-    raw = data[offset : offset + (byte_size(shape, dtype) or 0)]
+    raw = data[offset : offset + byte_size(shape, dtype)]
     if offset % DTYPES[dtype].itemsize:
         raw = raw.clone()
     return raw.view(DTYPES[dtype]).reshape(tuple(shape))

@@ -27,8 +27,7 @@ def read_safetensors(path: Path) -> Checkpoint:
         # The library has bounded the table, and accepts duplicate names.
         load_json(read_at(path, 8, int.from_bytes(read_at(path, 0, 8), "little")))
         for name in file.offset_keys():  # the library does not bound the sizes next to a 0
-            if byte_size(file.get_slice(name).get_shape(), "uint8") is None:
-                raise ValueError(f"the shape of tensor {name!r:.200} is too large")
+            byte_size(file.get_slice(name).get_shape(), "uint8")
         tensors = {name: known(file.get_tensor(name)) for name in file.offset_keys()}
         written_for = (file.metadata() or {}).get("format")  # "pt", "tf", "flax", "np" or "mlx"
     software = f"safetensors, metadata format {written_for!r:.40}" if written_for else None

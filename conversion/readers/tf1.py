@@ -88,7 +88,7 @@ def _tensor(
     if entry.dtype not in DTYPES:
         return Unread(entry.shape, entry.dtype)
     size = byte_size(entry.shape, entry.dtype)
-    if size is None or size > most:
+    if size > most:
         raise ValueError(f"{_shown(key)} takes {size} bytes, more than all the data files")
     if entry.slices:
         return _joined(key, entries, maps, most)

@@ -63,12 +63,12 @@ def require_reference(config: Any) -> None:
     """Raise unless transformers' own BERT can compute models of this config.
 
     Args:
-        config: A BERT config, or the dictionary of one.
+        config: A BERT config.
 
     Raises:
         ValueError: The config has positions or pruned heads that transformers 5 lacks.
     """
-    values = config if isinstance(config, Mapping) else config.to_dict()
+    values = config.to_dict()
     positions = values.get("position_embedding_type") or "absolute"
     if positions != "absolute":
         raise InputError(

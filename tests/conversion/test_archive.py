@@ -271,7 +271,6 @@ def test_truncated(kind, tmp_path, refuse):
         end = 512 + 3072 + 512 + 1024 + 512 + 511
     for cut in {*range(0, end, 151), *range(end - 10, end)}:
         refuse(content[:cut])
-        assert kind != "zip" or is_archive(tmp_path / "bad.archive") == (cut > 30)
 
 
 @settings(deadline=None, max_examples=60)
