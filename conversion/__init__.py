@@ -1,6 +1,7 @@
-"""BERT checkpoints of every published format, read and written without the framework behind them.
+"""BERT checkpoints of every published format, without the frameworks that wrote them.
 
-Installed as `hf_bert_impl.conversion`. Readers know bytes and no BERT; maps know BERT and no bytes.
+Installed as `hf_bert_impl.conversion`. `readers` handle bytes of any model, and `maps` the names of
+BERT.
 """
 
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from .report import Report
 
 __all__ = ["ConversionError", "Report", "convert", "load_any"]
-# On first use: the readers' own users need no torch model, and importing costs seconds.
+# Imported on first use: users of the readers need no model, whose import takes seconds.
 __getattr__ = lazy_names(
     __name__,
     {

@@ -1,4 +1,4 @@
-"""Which model a checkpoint holds, and whether a config fits it: from names and shapes alone."""
+"""The class and sizes of a checkpoint's model, from names and shapes, and the fit of a config."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.head_names import HEADS, class_of
 
 from .maps import names
-from .planning import Plan, listing
+from .planning import Plan
 from .rules import Operation
 
-#: The modules of a head whose presence tells it: masked-LM, and the linear layers.
+#: The modules that identify a head: masked-LM, and the linear layers.
 _PARTS = ("cls.predictions", *names.HEADS)
 _PARTS_OF = {
     "BertModel": set(),
@@ -33,11 +33,12 @@ _PARTS_OF = {
 }
 _LAYER = re.compile(r"bert\.encoder\.layer\.([0-9]+)\.")
 _FIRST_LAYER = names.LAYER.format(layer=0)
+_WORDS = f"{names.WORDS}.weight"
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """What the names and shapes of a checkpoint say of its model."""
+    """The model that names and shapes of a checkpoint show."""
 
     class_name: str
     reason: str
@@ -45,48 +46,43 @@ class Architecture:
     num_labels: int | None
     """Rows of the classifier; None for a class without one."""
     sizes: dict[str, int]
-    """The sizes that its tensors show, by their names in a config. The number of attention heads is
-    rarely among them."""
+    """The sizes of its tensors, by their names in a config. Tensors rarely show the number of
+    attention heads."""
 
 
 def infer(plan: Plan, config: Mapping[str, Any], head: str | None = None) -> Architecture:
     """Infer head, labels and sizes.
 
-    The head is the one asked for; else the one that the config's `architectures` names, if the
-    checkpoint has just its parts; else the one whose parts are there, so that nothing is lost.
+    The head is the requested one, or else the one in the config's `architectures`, if the
+    checkpoint has exactly its parts. Otherwise the parts in the checkpoint decide.
 
     Args:
         plan: The plan of the whole checkpoint, from `planning.plan`.
-        config: The config that came with it; may be empty.
+        config: The checkpoint's config; may be empty.
         head: A key of `HEADS`, a class name, or None.
 
     Raises:
-        InputError: No such head, parts of several heads, or no BERT encoder.
+        InputError: No such head, parts of several heads, or layers are missing.
     """
-    infos = plan.tensors
+    tensors = plan.tensors
     class_name, reason = _class(plan, config, head)
-    words = f"{names.WORDS}.weight"
-    if words not in infos:
-        others = listing(infos, "other tensor", most=5)
-        given = f"the checkpoint has no word embeddings, but {others}"
-        raise InputError(given, words, "give all files of the checkpoint")
     query, operation = plan.origins.get(
         f"{_FIRST_LAYER}.attention.self.query.weight", ("", Operation.IDENTITY)
     )
-    # Known where the software keeps the heads apart: (in, heads, head size).
-    apart = operation is Operation.MERGE_OUT
+    # MERGE_OUT: the software stores (in, heads, head size).
+    has_heads = operation is Operation.MERGE_OUT
     sizes = {
-        "vocab_size": _size(infos, words),
-        "hidden_size": _size(infos, words, axis=1),
-        "num_hidden_layers": _layers(infos),
-        "num_attention_heads": plan.sources[query].shape[1] if apart else None,
-        "intermediate_size": _size(infos, f"{_FIRST_LAYER}.intermediate.dense.weight"),
+        "vocab_size": _size(tensors, _WORDS),
+        "hidden_size": _size(tensors, _WORDS, axis=1),
+        "num_hidden_layers": _layers(tensors),
+        "num_attention_heads": plan.sources[query].shape[1] if has_heads else None,
+        "intermediate_size": _size(tensors, f"{_FIRST_LAYER}.intermediate.dense.weight"),
         "max_position_embeddings": _positions(plan),
-        "type_vocab_size": _size(infos, f"{names.TOKEN_TYPES}.weight"),
+        "type_vocab_size": _size(tensors, f"{names.TOKEN_TYPES}.weight"),
     }
     shown = {name: size for name, size in sizes.items() if size is not None}
     counted = class_name in ("BertForSequenceClassification", "BertForTokenClassification")
-    labels = _size(infos, f"{names.CLASSIFIER}.weight") if counted else None
+    labels = _size(tensors, f"{names.CLASSIFIER}.weight") if counted else None
     return Architecture(class_name, reason, labels, shown)
 
 
@@ -94,15 +90,15 @@ def check_config(config: Mapping[str, Any], architecture: Architecture) -> dict[
     """Check a config against its checkpoint.
 
     Args:
-        config: The config that came with the checkpoint; fields may be absent.
-        architecture: What the tensors say.
+        config: The checkpoint's config; fields may be absent.
+        architecture: The result of `infer`.
 
     Returns:
-        A new config: the given one, with the sizes that it lacked and the number of labels.
+        A copy of the config, with the missing sizes and the number of labels.
 
     Raises:
-        InputError: Sizes that differ, or a number of attention heads that is absent or does
-            not divide the hidden size.
+        InputError: Sizes differ, or the number of attention heads is absent or does not divide the
+            hidden size.
     """
     sizes = architecture.sizes
     wrong = [
@@ -115,25 +111,22 @@ def check_config(config: Mapping[str, Any], architecture: Architecture) -> dict[
     if None not in (labels, architecture.num_labels) and labels != architecture.num_labels:
         wrong.append(f"{labels} labels (the tensors have {architecture.num_labels})")
     if wrong:
-        remedy = "give the config that belongs to this checkpoint"
-        layers, held = config.get("num_hidden_layers"), sizes["num_hidden_layers"]
-        if isinstance(layers, int) and layers > held:
-            remedy += f"; the layers from {held} on may be in files that are not there"
-        given = f"the config does not fit the tensors: it says {', '.join(wrong)}"
-        raise InputError(given, "the sizes that the tensors have", remedy)
+        raise InputError(
+            f"The config does not fit the tensors: it has {', '.join(wrong)}. "
+            "Give all files of the checkpoint, and its own config."
+        )
     full = {**sizes, **config}
-    heads = full.get("num_attention_heads")
+    heads, width = full.get("num_attention_heads"), sizes["hidden_size"]
     if heads is None:
         raise InputError(
-            "nothing says how many attention heads the model has",
-            "num_attention_heads in a config beside the weights (tensors do not show it)",
-            "give `num_attention_heads`, or a config with `config`",
+            "The number of attention heads is unknown. Give `num_attention_heads`, or a config "
+            "with `config`."
         )
-    width = sizes["hidden_size"]
     if not isinstance(heads, int) or heads < 1 or width % heads:
-        expected = f"a whole number that divides the hidden size {width}"
-        remedy = "give the number that the model was trained with"
-        raise InputError(f"num_attention_heads is {heads!r}", expected, remedy)
+        raise InputError(
+            f"num_attention_heads is {heads!r}, which does not divide the hidden size {width}. "
+            "Give the number that the model was trained with."
+        )
     if architecture.num_labels is not None and labels is None:
         full["num_labels"] = architecture.num_labels
     return full
@@ -144,21 +137,20 @@ class Fit:
     """A plan cut to one class."""
 
     tensors: dict[str, Tensor]
-    """The tensors of the class that the checkpoint has, by the class's names, in its order."""
+    """The checkpoint's tensors of the class, by the class's names, in its order."""
     origins: dict[str, tuple[str, Operation]]
     """As in the plan."""
     ignored: dict[str, str]
-    """Names of the source that are left out, with the reason."""
+    """Names of the source without a place in the class, with the reason."""
     missing: list[str]
-    """Names that the class has and the checkpoint lacks."""
+    """Names of the class that the checkpoint lacks."""
 
 
 def fit(plan: Plan, class_name: str, config: Mapping[str, Any]) -> Fit:
     """Cut a plan to one class: its tensors, under its names, in its order.
 
-    Tensors that the class lacks become ignored ones. Tied tensors are left out, as transformers
-    does; where `tie_word_embeddings` is false in the config they stay, and one that is not stored
-    is filled from the one that it would be tied to.
+    Other tensors are ignored. Tied tensors are omitted, as in transformers; with
+    `tie_word_embeddings` false they stay, and a missing one is copied from its partner.
 
     Args:
         plan: The plan of the whole checkpoint, from `planning.plan`.
@@ -173,58 +165,58 @@ def fit(plan: Plan, class_name: str, config: Mapping[str, Any]) -> Fit:
     shapes, tied = _target_shapes(class_name, config, held)
     prefix = "bert." if class_name == "BertModel" else ""
     partners = {**names.TIED, **{base: name for name, base in names.TIED.items()}}
-    found = Fit({}, {}, dict(plan.ignored), [])
+    fitted = Fit({}, {}, dict(plan.ignored), [])
     wrong = []
     for name, shape in shapes.items():
         ours = prefix + name if prefix + name in plan.tensors else partners.get(prefix + name, "")
         if ours not in plan.tensors:
-            found.missing.append(name)
+            fitted.missing.append(name)
         elif plan.tensors[ours].shape != shape:
             given = tuple(plan.tensors[ours].shape)
-            wrong.append(f"{plan.origins[ours][0]} gives {given} for {name} {shape}")
+            wrong.append(f"{plan.origins[ours][0]} has {given}, and {name} {shape}")
         else:
-            found.tensors[name], found.origins[name] = plan.tensors[ours], plan.origins[ours]
+            fitted.tensors[name], fitted.origins[name] = plan.tensors[ours], plan.origins[ours]
     if wrong:
         raise InputError(
-            f"{len(wrong)} of the tensors have a wrong shape ({'; '.join(wrong[:3])}"
-            + ("; …)" if wrong[3:] else ")"),
-            f"the shapes of {class_name} with this config",
-            "give the config that belongs to this checkpoint, or another `head`",
+            f"{len(wrong)} shapes do not fit {class_name} with this config "
+            f"({'; '.join(wrong[:3])}). Give the checkpoint's own config, or another `head`."
         )
-    used = {source for source, _ in found.origins.values()}
+    used = {source for source, _ in fitted.origins.values()}
     for name, (source, _) in plan.origins.items():
         if source not in used:
             reason = f"tied to {tied[name]}" if name in tied else f"not part of {class_name}"
-            found.ignored[source] = reason
-    return found
+            fitted.ignored[source] = reason
+    return fitted
 
 
 def _class(plan: Plan, config: Mapping[str, Any], head: str | None) -> tuple[str, str]:
     if head is not None:
-        return class_of(head), "asked for"
+        return class_of(head), "requested"
     parts = {part for part in _PARTS if any(name.startswith(f"{part}.") for name in plan.tensors)}
     named = config.get("architectures")
     for name in named if isinstance(named, list) else []:
         class_name = re.sub("^(TF|Flax)", "", str(name))
         if _PARTS_OF.get(class_name) == parts:
             return class_name, "named in the config"
-    what = " and ".join(sorted(parts)) or "no head"
+    listed = " and ".join(sorted(parts)) or "no head"
     if parts == {names.CLASSIFIER}:
         return _classifier(plan)
     if parts == {"cls.predictions"} and config.get("is_decoder") is True:
         return "BertLMHeadModel", "masked-LM head of a decoder"
     for class_name, own in _PARTS_OF.items():
         if own == parts:
-            return class_name, f"the checkpoint has {what}"
-    remedy = f"choose one with `head` ({', '.join(HEADS)}); the others are left out"
-    raise InputError(f"the checkpoint has parts of several heads ({what})", "one head", remedy)
+            return class_name, f"the checkpoint has {listed}"
+    raise InputError(
+        f"The checkpoint has parts of several heads ({listed}). "
+        f"Choose one with `head` ({', '.join(HEADS)})."
+    )
 
 
 def _classifier(plan: Plan) -> tuple[str, str]:
     pooler = f"{names.POOLER}.weight"
     if pooler not in plan.tensors:
         return "BertForTokenClassification", "a classifier and no pooler"
-    # Google's token classifiers keep the pooler, but what is not used gets no optimizer slots.
+    # Google's token classifiers store the pooler, but unused weights get no optimizer slots.
     if _has_slots(plan, f"{names.CLASSIFIER}.weight") and not _has_slots(plan, pooler):
         return "BertForTokenClassification", "a classifier, trained without the pooler"
     return "BertForSequenceClassification", "a classifier and a pooler"
@@ -235,23 +227,23 @@ def _has_slots(plan: Plan, target: str) -> bool:
     return any(name.startswith(f"{source}/") for name in plan.ignored)
 
 
-def _size(infos: Mapping[str, Tensor], name: str, axis: int = 0) -> int | None:
-    """One side of a matrix; None if it is not there."""
-    if name not in infos:
+def _size(tensors: Mapping[str, Tensor], name: str, axis: int = 0) -> int | None:
+    """One side of a matrix; None if it is missing."""
+    if name not in tensors:
         return None
-    shape = infos[name].shape
+    shape = tensors[name].shape
     if len(shape) != 2:
-        given = f"{name} has the shape {shape}"
-        raise InputError(given, "two axes", "give the checkpoint of a BERT")
+        raise InputError(f"{name} has shape {tuple(shape)}, not two axes. Use a BERT checkpoint.")
     return shape[axis]
 
 
-def _layers(infos: Mapping[str, Tensor]) -> int:
-    layers = {int(match[1]) for name in infos if (match := _LAYER.match(name))}
-    if gaps := [str(n) for n in range(max(layers, default=-1)) if n not in layers]:
-        more = f" and {len(gaps) - 10} more" if gaps[10:] else ""
-        given = f"the checkpoint has layer {max(layers)}, but not {', '.join(gaps[:10])}{more}"
-        raise InputError(given, "all layers from 0 on", "give all files of the checkpoint")
+def _layers(tensors: Mapping[str, Tensor]) -> int:
+    layers = {int(match[1]) for name in tensors if (match := _LAYER.match(name))}
+    if gaps := set(range(max(layers, default=0))) - layers:
+        raise InputError(
+            f"The checkpoint has layer {max(layers)}, but not {min(gaps)}. "
+            "Give all files of the checkpoint."
+        )
     return len(layers)
 
 
@@ -265,10 +257,10 @@ def _positions(plan: Plan) -> int | None:
 def _target_shapes(
     class_name: str, config: Mapping[str, Any], held: int
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
-    """State-dict names and shapes of a class without its tied tensors, and what these are tied to.
+    """State-dict names and shapes of a class without its tied tensors, and their partners.
 
-    The class itself is asked: it is built without memory for its weights. `held` is the bytes that
-    the checkpoint has of them.
+    The class is built without memory for its weights. `held` is the size of the checkpoint's
+    weights in bytes.
     """
     import hf_bert_impl
     from hf_bert_impl.model.loading import check_size
@@ -279,8 +271,8 @@ def _target_shapes(
             model = getattr(hf_bert_impl, class_name)(fields)
         check_size(model, held, "the checkpoint")
     except (ValueError, TypeError, AttributeError, StrictDataclassError) as error:
-        given = f"the config cannot be used ({one_line(error)[:300]})"
-        raise InputError(given, "the fields of a BertConfig", "mend the config") from error
+        problem = f"The config cannot be used ({one_line(error)[:300]})"
+        raise InputError(f"{problem}. Correct it, or give another with `config`.") from error
     tied = dict(model._tied_weights_keys or {}) if fields.tie_word_embeddings else {}
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     return {name: shape for name, shape in shapes.items() if name not in tied}, tied

@@ -1,4 +1,4 @@
-"""Whether a result is what its source was: beside transformers, reference outputs, second formats.
+"""Comparison of a result with transformers, reference outputs, and other formats of its source.
 
 Notation: B batch, S sequence, H hidden size, N layers, V vocabulary, L labels.
 """
@@ -30,12 +30,12 @@ from .target import Target, is_finite
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-#: Largest absolute difference from outputs that the original software computed in float32.
+#: Maximum absolute difference from outputs of the original software in float32.
 OUTPUT_TOLERANCE = 2e-5
 #: The same for codertimo, whose LayerNorm divides by a deviation without an epsilon in the root.
 CODERTIMO_TOLERANCE = 2e-4
 _MAX_REFERENCE_BYTES = 1 << 30
-#: What numpy raises for a damaged file, beside the usual ones.
+#: Further exceptions of numpy for a damaged file.
 _DAMAGED = (EOFError, zipfile.BadZipFile, zlib.error)
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 #: Scores that the original software names by their task.
@@ -46,29 +46,35 @@ _SCORES = {
     ("BertLMHeadModel", "logits"): "mlm_logits",
     ("BertForNextSentencePrediction", "logits"): "nsp_logits",
 }
-#: Two unequal lengths, odd, so that padding and positions are seen.
+#: Two unequal odd lengths, to test padding and positions.
 _LENGTHS = (5, 23)
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One comparison of the result with something else."""
+    """One comparison of the result."""
 
     name: str
-    """What was compared with what."""
     passed: bool | None
-    """None where it could not be compared, or where no bound applies."""
+    """None without a comparison, or without a bound."""
     max_error: float | None = None
-    """Largest absolute difference."""
+    """Maximum absolute difference."""
     tolerance: float | None = None
     """The bound on it."""
     note: str = ""
 
     @property
     def figures(self) -> tuple[str, str]:
-        """The error and its bound as text; empty where there is none."""
+        """The error and its bound as text, or empty."""
         error = "" if self.max_error is None else f"{self.max_error:.1e}"
         return error, "" if self.tolerance is None else f"{self.tolerance:.0e}"
+
+    @property
+    def line(self) -> str:
+        """Name, figures and note."""
+        error, bound = self.figures
+        figures = f" {error}" * bool(error) + f" (at most {bound})" * bool(bound)
+        return f"{self.name}{figures}" + f": {self.note}" * bool(self.note)
 
 
 def check_upstream(folder: Path, target: Target) -> Check:
@@ -76,34 +82,29 @@ def check_upstream(folder: Path, target: Target) -> Check:
 
     Args:
         folder: The result, in safetensors.
-        target: What was written there.
+        target: The model in it.
 
     Returns:
-        The check; not passed where transformers misses or does not know a tensor.
+        The check.
     """
     import transformers
 
-    name = f"outputs beside transformers {transformers.__version__}"
+    name = f"outputs compared with transformers {transformers.__version__}"
     if target.config.is_extended:
         return Check(name, None, note="transformers does not have this architecture and refuses it")
-    # Only here: it imports what conversion alone does not need.
+    # Only here: it imports more than conversion alone needs.
     from hf_bert_impl.parity import FP32_TOLERANCE, compare_models, load_reference
     from hf_bert_impl.parity.batches import parity_batches, random_tokens
 
     if target.config.pruned_heads:
         return Check(name, None, note="transformers 5 does not have pruned heads and refuses them")
-    reference, info = load_reference(target.class_name, str(folder), dtype=torch.float32)
-    kinds = ("missing_keys", "unexpected_keys", "mismatched_keys")
-    wrong = {kind: sorted(map(str, info[kind])) for kind in kinds if info.get(kind)}
-    if wrong:
-        said = "; ".join(f"{kind.replace('_', ' ')} {keys[:5]}" for kind, keys in wrong.items())
-        return Check(name, False, note=f"transformers loads it with {said}")
+    reference, _ = load_reference(target.class_name, str(folder), dtype=torch.float32)
     model = load_result(folder, target.class_name)
-    pairs = zip(model.state_dict().items(), reference.state_dict().items(), strict=True)
-    if any(ours != theirs or not same_bits(a, b) for (ours, a), (theirs, b) in pairs):
-        return Check(name, False, note="the two do not load the same tensors")
+    mine, theirs = model.state_dict(), reference.state_dict()
+    if mine.keys() != theirs.keys() or not all(same_bits(mine[key], theirs[key]) for key in mine):
+        return Check(name, False, note="transformers loads other tensors")
     if not all(map(is_finite, target.ranges.values())):
-        return Check(name, None, note="weights that are no finite numbers cannot be compared")
+        return Check(name, None, note="weights with NaN or infinity cannot be compared")
     choices = 2 if target.class_name == "BertForMultipleChoice" else 0
     tokens = random_tokens(target.config, _LENGTHS)
     batch = parity_batches(tokens, target.config, choices=choices)["padded right"]
@@ -118,15 +119,15 @@ def check_tokens(before: PreTrainedTokenizerBase | None, why_none: str, folder: 
     """Compare the token ids of a result with its source's, on texts and words of the vocabulary.
 
     Args:
-        before: The source's tokenizer; None where it cannot be loaded here.
-        why_none: Why it cannot. Its files are then copied as they are.
+        before: The source's tokenizer; None if it cannot be loaded here.
+        why_none: Why it cannot. Its files are copied unchanged.
         folder: The result, which is loaded by this package and by AutoTokenizer.
     """
     from transformers import AutoTokenizer
 
     from hf_bert_impl.parity.batches import token_ids, tokenizer_texts
 
-    name = "token ids beside the source"
+    name = "token ids compared with the source"
     if before is None:
         return Check(name, None, note=f"not compared: {why_none}")
     texts = tokenizer_texts(before)
@@ -142,8 +143,8 @@ def check_tokens(before: PreTrainedTokenizerBase | None, why_none: str, folder: 
             return Check(name, False, note=f"{loader} cannot load it: {one_line(error)[:200]}")
         wrong = [text for text, a, b in zip(texts, expected, ids, strict=True) if a != b]
         if wrong:
-            note = f"{loader} gives other ids for {len(wrong)} of {len(texts)} texts"
-            return Check(name, False, note=f"{note}, {wrong[0][:40]!r} among them")
+            note = f"{loader} returns other ids for {len(wrong)} of {len(texts)} texts"
+            return Check(name, False, note=f"{note}, such as {wrong[0][:40]!r}")
     return Check(name, True, note=f"{type(before).__name__}, {len(texts)} texts")
 
 
@@ -155,7 +156,7 @@ def load_result(folder: Path, class_name: str, **options: Any) -> PreTrainedMode
 
 
 def find_references(folder: Path) -> list[Path]:
-    """The files of reference outputs that came with a checkpoint: `.npz` with `input_ids`."""
+    """The files of reference outputs in a folder: `.npz` with `input_ids`."""
     references = []
     for path in sorted(folder.glob("*.npz")):
         with contextlib.suppress(OSError, ValueError, zipfile.BadZipFile):
@@ -169,12 +170,13 @@ def check_outputs(folder: Path, target: Target, file: Path) -> Check:
 
     Args:
         folder: The result, in safetensors.
-        target: What it was made of.
+        target: The model in it.
         file: An `.npz` with `input_ids` (B, S), with or without `attention_mask` and
-            `token_type_ids` (or `segment_info`), and some of `embedding_output` (B, S, H),
-            `all_encoder_layers` (N, B, S, H), `sequence_output`, `pooled_output` (B, H),
-            `mlm_logits` and `mlm_log_probs` (B, S, V), `nsp_logits` and `nsp_log_probs` (B, 2),
-            `logits` and `probabilities` (B, L) or (B, S, L), `start_logits` and `end_logits`.
+            `token_type_ids` (or `segment_info`). Its outputs may be `embedding_output` (B, S, H),
+            `all_encoder_layers` (N, B, S, H), `sequence_output` and `pooled_output` (B, H). The
+            scores may be `mlm_logits` and `mlm_log_probs` (B, S, V), `nsp_logits` and
+            `nsp_log_probs` (B, 2), `logits` and `probabilities` (B, L) or (B, S, L),
+            `start_logits` and `end_logits`.
 
     Returns:
         The check, with the name of the output that differs most.
@@ -196,17 +198,16 @@ def check_outputs(folder: Path, target: Target, file: Path) -> Check:
         for name in common:
             theirs, ours = tuple(arrays[name].shape), tuple(computed[name].shape)
             if theirs != ours:
-                raise ValueError(f"{name} has the shape {theirs}, the model gives {ours}")
+                raise ValueError(f"{name} has shape {theirs}, the model computes {ours}")
     except (OSError, ValueError, RuntimeError, LookupError, TypeError, *_DAMAGED) as error:
         raise InputError(
-            f"{file} cannot be compared with ({one_line(error)[:300]})",
-            "a numpy archive with inputs and outputs of this model",
-            "leave `reference` out, or give the file that belongs to the checkpoint",
+            f"{file} cannot be compared ({one_line(error)[:300]}). "
+            "Give outputs (.npz) of this model, or remove `reference`."
         ) from error
     errors = {name: (computed[name] - arrays[name]).abs().max().item() for name in common}
-    title = f"outputs beside {file.name}"
+    title = f"outputs compared with {file.name}"
     if not errors:
-        return Check(title, None, note="it has no output that this model has")
+        return Check(title, None, note="it has no output of this model")
     worst = max(errors, key=lambda name: _nan_last(errors[name]))
     note = f"largest error of {len(errors)} outputs; {worst}"
     if target.fit.missing:
@@ -218,7 +219,7 @@ def check_outputs(folder: Path, target: Target, file: Path) -> Check:
 
 @torch.no_grad()
 def _outputs(folder: Path, class_name: str, arrays: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The outputs of a result, by the names that the original software has for them."""
+    """The outputs of a result, under the original software's names."""
     inputs = {name: arrays[name] for name in _INPUTS if name in arrays}
     # The original computes padding, too.
     model = load_result(folder, class_name, padding_free=False)
@@ -245,13 +246,13 @@ def check_checkpoint(target: Target, path: Path, written: bool = False) -> Check
     """Compare a source with a second checkpoint of the same model, tensor by tensor.
 
     Args:
-        target: What the source becomes.
+        target: The model that the source becomes.
         path: The other checkpoint: a folder, prefix, file or archive.
-        written: Whether it is the result, which has to have every tensor bit for bit.
+        written: Whether it is the result, which must have every tensor bit for bit.
 
     Returns:
-        The check. It passes where every tensor that both have is the same up to the rounding of
-        the coarser dtype, and they have the word embeddings in common.
+        The check. It passes if both have a tensor in common, and all common ones are equal up to
+        the rounding of the coarser dtype.
 
     Raises:
         InputError: The other checkpoint cannot be read, or is of another shape.
@@ -271,23 +272,24 @@ def check_checkpoint(target: Target, path: Path, written: bool = False) -> Check
     largest = max((error for error, _ in errors.values()), key=_nan_last, default=0.0)
     note = f"{equal} of {len(common)} tensors in common are the same, bit for bit"
     if beyond:
-        note += f"; {len(beyond)} differ, {beyond[0]} among them"
-    return Check(f"tensors beside {path.name}", not beyond and bool(common), largest, None, note)
+        note += f"; {len(beyond)} differ, such as {beyond[0]}"
+    title = f"tensors compared with {path.name}"
+    return Check(title, not beyond and bool(common), largest, None, note)
 
 
 def _nan_last(error: float) -> tuple[bool, float]:
-    """NaN counts as the largest."""
+    """A sort key with NaN as the maximum."""
     return error != error, error
 
 
 def _difference(mine: Tensor, theirs: Tensor) -> tuple[float, float]:
-    """Largest difference of a tensor, 0 for the same bits, and what rounding may make of it."""
+    """Maximum difference of a tensor, 0 for the same bits, and the bound from rounding."""
     if same_bits(mine, theirs) or not (mine.numel() or theirs.numel()):
         return 0.0, 0.0
     coarse = max((mine.dtype, theirs.dtype), key=lambda dtype: torch.finfo(dtype).eps)
     a, b = mine.double(), theirs.double()
     error = (a - b).abs().max().item()
-    # Of one dtype there is no rounding between them.
+    # Equal dtypes need no rounding.
     same_dtype = mine.dtype == theirs.dtype
     bound = 0.0 if same_dtype else torch.finfo(coarse).eps * b.abs().max().item()
     return max(error, torch.finfo(torch.float64).tiny), bound

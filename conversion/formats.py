@@ -1,7 +1,7 @@
-"""Which checkpoint a path means, and in which format it is: by signature, not by name.
+"""The checkpoint that a path names, and its format: by signature, not by name.
 
-Names only decide where nothing else can: which of several files a folder's checkpoint is, and which
-reader says what is wrong with a file whose first bytes are damaged.
+Names decide only two cases: which file of a folder is the checkpoint, and which reader reports a
+file whose first bytes are damaged.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ _SHARD = re.compile(r"-[0-9]{5}-of-[0-9]{5}\.[a-z0-9]+")
 _STATE_FILE = "checkpoint"
 _STATE = re.compile(r'^\s*model_checkpoint_path:\s*"([^"\n]*)"', re.MULTILINE)
 _MAX_STATE_BYTES = 1 << 20
-#: What training loops leave beside the weights, in PyTorch's format.
+#: Files of training loops in PyTorch's format that hold no weights.
 LEFTOVERS = re.compile(
     r"(optimizer|scheduler|scaler)\.(pt|bin)|training_args\.bin|rng_state(_[0-9]+)?\.pth"
 )
-_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -43,15 +42,14 @@ class Format:
 
     read: Callable[[Path], Checkpoint]
     is_file: Callable[[Path], bool]
-    """Whether a file has the format's signature; False for what is no file or cannot be read."""
+    """Whether a file has the format's signature; False for a path that cannot be read."""
     suffix: str
-    """A regular expression of the suffixes that promise it."""
+    """A regular expression of its suffixes."""
     name: str
-    """What the libraries call its file in a folder, without `.index.json`."""
+    """The libraries' name for its file in a folder, without `.index.json`."""
 
 
-#: In the order in which they are preferred where a folder has several. PyTorch's come first: the
-#: others were mostly converted from them.
+#: The preferred format of a folder first: most files of the later ones were converted from these.
 FORMATS = {
     "safetensors": Format(read_safetensors, is_safetensors, r"\.safetensors", "model.safetensors"),
     "torch": Format(read_torch, is_torch, r"\.(bin|pt|pth|ep[0-9]*|pkl)", "pytorch_model.bin"),
@@ -59,6 +57,7 @@ FORMATS = {
     "h5": Format(read_h5, is_h5, r"\.(h5|hdf5)", "tf_model.h5"),
     "tf1": Format(read_tf1, is_tf1, r"\.index", "bert_model.ckpt.index"),
 }
+_KNOWN = ", ".join(FORMATS)
 
 
 @dataclass(frozen=True)
@@ -77,10 +76,8 @@ class Candidate:
             InputError: A file cannot be read or is damaged, or index and files do not agree.
         """
         read = FORMATS[self.format].read
-        if not read_at(self.path, 0, 1):  # a pipe would be waited for
-            raise InputError(
-                f"{self.path} is empty or cannot be read", "a checkpoint", "download it again"
-            )
+        if not read_at(self.path, 0, 1):  # a pipe would block
+            raise InputError(f"{self.path} is empty or cannot be read. Download it again.")
         if self.path.suffix != ".json":
             whole = read(self.path)
             return replace(whole, format=self.format, files=whole.files or (self.path,))
@@ -88,7 +85,7 @@ class Candidate:
         shards = {file: read(file) for file in sorted(set(weight_map.values()))}
         names = {file: shard.tensors.keys() for file, shard in shards.items()}
         if self.format == "h5":
-            # The index begins each name with the model's, which the files leave out.
+            # The index starts each name with the model's, which the files omit.
             shorter = {name.partition("/")[2]: file for name, file in weight_map.items()}
             weight_map = shorter if set().union(*names.values()) & shorter.keys() else weight_map
         check_places(self.path, weight_map, names)
@@ -102,25 +99,25 @@ class Candidate:
 
 
 def format_of(path: Path) -> str | None:
-    """The format of a file: by its signature, else by its name; None if neither tells.
+    """The format of a file by its signature, else by its name, else None.
 
     Args:
         path: A file, or the index of several.
     """
     if path.name.endswith(_INDEX):
-        # By the first shard: an index says nothing of the format.
+        # An index does not name the format, so its first shard decides.
         return format_of(shards_of(path)[0])
     for name, known in FORMATS.items():
         if known.is_file(path):
             return name
     for name, known in FORMATS.items():
         if re.fullmatch(known.suffix, path.suffix):
-            return name  # its reader says what is wrong with it
+            return name  # its reader reports the damage
     return None
 
 
 def candidates(path: Path) -> list[list[Candidate]]:
-    """The checkpoints that a path could mean.
+    """The checkpoints that a path could name.
 
     Args:
         path: A folder (TensorFlow's SavedModel and the first releases of sentence-transformers have
@@ -128,32 +125,27 @@ def candidates(path: Path) -> list[list[Candidate]]:
             an archive.
 
     Returns:
-        For each format the files that could be it, best format first. Where a format has a file by
-        the name that the libraries give it, there is this one alone; so there is where
-        TensorFlow's `checkpoint` file names the newest.
+        For each format the files that could be it, best format first. A file with the libraries'
+        usual name, or the one that TensorFlow's `checkpoint` file names, is the only one.
 
     Raises:
-        InputError: There is no such path, nothing in it is in a known format, it cannot be read, or
-            an index in it is damaged.
+        InputError: There is no such path, it has no known format, it cannot be read, or an index
+            in it is damaged.
     """
     if not path.is_dir():
         return [[_of_file(path)]]
-    choices = _in_folder(path)
-    if not choices and (path / "saved_model.pb").is_file() and (path / "variables").is_dir():
-        choices = _in_folder(path / "variables")
-    if not choices and (path / "modules.json").is_file():
-        below = [folder for folder in sorted(path.glob("0_*")) if folder.is_dir()]
-        choices = _in_folder(below[0]) if below else []
-    if not choices:
-        files = [place.name for place in sorted(path.iterdir()) if place.is_file()]
-        folders = (place for place in sorted(path.iterdir()) if place.is_dir())
-        inside = next((place for place in folders if any(_in_folder(place))), None)
-        given = f"{path} has no checkpoint, but {listing(files, 'file')}"
-        expected = f"weights in one of the formats {', '.join(FORMATS)}"
-        raise InputError(
-            given, expected, f"give {inside or 'the folder or the file with the weights'}"
-        )
-    return choices
+    saved_model = [path / "variables"] if (path / "saved_model.pb").is_file() else []
+    modules = sorted(path.glob("0_*")) if (path / "modules.json").is_file() else []
+    for folder in (path, *saved_model, *modules):
+        if folder.is_dir() and (choices := _in_folder(folder)):
+            return choices
+    places = sorted(path.iterdir())
+    files = [place.name for place in places if place.is_file()]
+    inside = next((place for place in places if place.is_dir() and any(_in_folder(place))), None)
+    raise InputError(
+        f"{path} has {listing(files, 'file')} and no checkpoint ({_KNOWN}). "
+        f"Give {inside or 'the folder or the file with the weights'}."
+    )
 
 
 def _of_file(path: Path) -> Candidate:
@@ -163,18 +155,15 @@ def _of_file(path: Path) -> Candidate:
         return Candidate(index, "tf1")
     if not path.exists():
         raise InputError(
-            f"there is no {path}",
-            "a folder, a checkpoint's prefix (bert_model.ckpt), a file or an archive",
-            "check the path; a model of the hub is named by its id (google-bert/bert-base-cased)",
+            f"{path} does not exist. Check the path, or give a hub id "
+            "(google-bert/bert-base-cased)."
         )
     if not path.is_file():
-        raise InputError(f"{path} is no regular file", "a file", "give a file or a folder")
+        raise InputError(f"{path} is no regular file. Give a file or a folder.")
     if path.name == _STATE_FILE and (named := _named_in_state(path.parent)):
         return Candidate(named, "tf1")
     if path.suffix == ".json" and not path.name.endswith(_INDEX):
-        raise InputError(
-            f"{path} holds no tensors", "a file of weights", f"give the folder {path.parent}"
-        )
+        raise InputError(f"{path} holds no weights. Give the folder {path.parent}.")
     if _SHARD.search(path.name) and (home := _index_naming(path)):
         path = home
     kind = format_of(path)
@@ -182,24 +171,21 @@ def _of_file(path: Path) -> Candidate:
         return Candidate(path, "archive")
     if kind is None:
         start = read_at(path, 0, 8)
-        if start[:1] == b"\x80":  # how a pickle begins, and PyTorch's oldest files are pickles
+        if start[:1] == b"\x80":  # the start of a pickle, and PyTorch's oldest files are pickles
             return Candidate(path, "torch")
         raise InputError(
-            f"{path} is in no known format (it begins with {start.hex(' ') or 'nothing'})",
-            f"a checkpoint ({', '.join(FORMATS)}), or a zip or tar archive of one",
-            "get the file again, or give the checkpoint's folder",
+            f"{path} begins with {start.hex(' ') or 'no byte'}, which is no known format "
+            f"({_KNOWN}, zip, tar). Download it again, or give the checkpoint's folder."
         )
     return Candidate(path, kind)
 
 
 def _in_folder(folder: Path) -> list[list[Candidate]]:
-    """The checkpoints of a folder itself, as `candidates` gives them."""
+    """The checkpoints of a folder itself, as in `candidates`."""
     try:
         files = sorted(path for path in folder.iterdir() if path.is_file())
     except OSError as error:
-        raise InputError(
-            f"{folder} cannot be read ({error.strerror})", "a folder of files", "check it"
-        ) from None
+        raise InputError(f"{folder} cannot be read ({error.strerror}).") from None
     indexes = [path for path in files if path.name.endswith(_INDEX)]
     shards = {shard for index in indexes for shard in shards_of(index)}
     by_format: dict[str, list[Candidate]] = {name: [] for name in FORMATS}
@@ -214,12 +200,9 @@ def _in_folder(folder: Path) -> list[list[Candidate]]:
 
 
 def several(files: Iterable[Candidate]) -> InputError:
-    """The error for checkpoints of which none is the one that is meant."""
-    names = [file.path.name for file in files]
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    listed = f"{', '.join(names[:_SHOWN])}{more}"
-    given = f"the folder has several checkpoints that differ ({listed})"
-    return InputError(given, "one", "give the file that you mean")
+    """The error for several checkpoints without a way to choose."""
+    names = ", ".join(file.path.name for file in files)
+    return InputError(f"The folder has checkpoints that differ: {names:.300}. Give one file.")
 
 
 def _by_name(folder: Path, kind: str, files: list[Candidate]) -> list[Candidate]:
@@ -231,7 +214,7 @@ def _by_name(folder: Path, kind: str, files: list[Candidate]) -> list[Candidate]
 
 
 def _named_in_state(folder: Path) -> Path | None:
-    """The index that a `checkpoint` file names; its path is of the machine that wrote it."""
+    """The index that a `checkpoint` file names; its folder is of another machine."""
     text = read_at(folder / _STATE_FILE, 0, _MAX_STATE_BYTES).decode(errors="replace")
     name = re.split(r"[/\\]", match[1])[-1] if (match := _STATE.search(text)) else ""
     index = folder / f"{name}.index"
@@ -239,6 +222,6 @@ def _named_in_state(folder: Path) -> Path | None:
 
 
 def _index_naming(shard: Path) -> Path | None:
-    """The index beside a shard that lists it."""
+    """The index in a shard's folder that lists it."""
     indexes = sorted(shard.parent.glob(f"*{_INDEX}"))
     return next((index for index in indexes if shard in shards_of(index)), None)

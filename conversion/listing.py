@@ -1,4 +1,4 @@
-"""What is in a checkpoint of any format, and what would become of it."""
+"""The tensors of a checkpoint of any format, and their names in this package."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .tensors import dtype_name
 
 
 def list_tensors(src: Path) -> dict[str, Any]:
-    """Lists the tensors of a checkpoint, and what each would become.
+    """List the tensors of a checkpoint, and the name that each would get.
 
     Args:
         src: A folder, a TensorFlow prefix, a file, an archive, or a hub id.
 
     Returns:
         JSON types: `path`, `format`, `software`, `container`, `class`, `files` with their bytes,
-        how many `numbers` there are, `tensors`, and as `problem` why it cannot be converted.
+        the count of `numbers`, `tensors`, and as `problem` why it cannot be converted.
 
     Raises:
         InputError: It is no checkpoint.
@@ -29,23 +29,23 @@ def list_tensors(src: Path) -> dict[str, Any]:
     becomes: dict[str, str] = {}
     software = class_name = problem = None
     with open_source(src) as source:
-        found = source.checkpoint
+        checkpoint = source.checkpoint
         try:
             software = source.plan.table.software
             ignored = {name: f"({reason})" for name, reason in source.plan.ignored.items()}
             becomes = {**source.plan.becomes, **ignored}
             class_name = infer(source.plan, {}).class_name
         except InputError as error:
-            problem = str(error)  # the tensors are listed all the same: they may show what is wrong
+            problem = str(error)  # the list may show the cause
         return {
             "path": source.hub_id or str(source.given),
-            "format": found.format,
+            "format": checkpoint.format,
             "software": software,
-            "container": found.software,
+            "container": checkpoint.software,
             "class": class_name,
             "problem": problem,
-            "files": [{"name": file.name, "bytes": file.stat().st_size} for file in found.files],
-            "numbers": sum(math.prod(tensor.shape) for tensor in found.tensors.values()),
+            "files": [{"name": f.name, "bytes": f.stat().st_size} for f in checkpoint.files],
+            "numbers": sum(math.prod(tensor.shape) for tensor in checkpoint.tensors.values()),
             "tensors": [
                 {
                     "name": name,
@@ -53,6 +53,6 @@ def list_tensors(src: Path) -> dict[str, Any]:
                     "dtype": dtype_name(tensor),
                     "becomes": becomes.get(name),
                 }
-                for name, tensor in found.tensors.items()
+                for name, tensor in checkpoint.tensors.items()
             ],
         }

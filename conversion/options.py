@@ -1,4 +1,4 @@
-"""What a conversion can be asked for; `hf-bert convert` has the fields as its options."""
+"""The options of a conversion; `hf-bert convert` has the same."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from pathlib import Path
 from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.head_names import HEADS
 
-#: What is read, in the order in which it is preferred.
+#: Formats that are read, the preferred ones first.
 READ = ("safetensors", "torch", "flax", "h5", "tf1")
-#: What can be written; "torch" has the names of the original software.
+#: Formats that are written; "torch" has the names of the original software.
 WRITTEN = ("safetensors", "torch")
-#: What was written once, and transformers 5 cannot read.
-_DROPPED = ("tf1", "h5", "flax")
-#: Dtypes that weights can be saved in.
+#: Dtypes of saved weights.
 SAVED_DTYPES = ("float32", "float16", "bfloat16", "float64")
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
 
 @dataclasses.dataclass(frozen=True)
 class LoadOptions:
-    """How a checkpoint is read, and what it becomes."""
+    """How a checkpoint is read, and which model it becomes."""
 
     revision: str | None = None
     """Of a hub id: a branch, a tag or a commit; None for the newest."""
@@ -32,11 +30,11 @@ class LoadOptions:
     head: str | None = field(default=None, metadata={"choices": HEADS})
     """The head to keep: base, pretraining, masked-lm, causal-lm, next-sentence,
     sequence-classification, multiple-choice, token-classification or question-answering; None for
-    what the checkpoint has."""
+    the checkpoint's own."""
     config: Path | None = None
     """The config file, or a folder with one; None for the one next to the weights."""
     num_attention_heads: int | None = field(default=None, metadata={"min": 1})
-    """For checkpoints that no config comes with: tensors do not show it."""
+    """Number of attention heads, for checkpoints without a config."""
     hidden_act: str | None = None
     """The activation: gelu (exact) or gelu_new (tanh, Google's code since November 2018, which
     calls it gelu as well); None for the config's."""
@@ -45,7 +43,7 @@ class LoadOptions:
     allow_missing: bool = False
     """Initialise tensors that the checkpoint lacks, as training would."""
     allow_nan: bool = False
-    """Take weights with NaN and infinities."""
+    """Accept weights with NaN and infinities."""
 
     def __post_init__(self) -> None:
         if self.from_format is not None:
@@ -63,12 +61,12 @@ class ConvertOptions(LoadOptions):
     max_shard_size: str | None = None
     """Maximum size of a safetensors file, as in 500MB; None for one file."""
     do_lower_case: bool | None = None
-    """Whether the vocabulary has lower-cased words; None for what its files say."""
+    """Whether the vocabulary is lower-cased; None for the setting in its files."""
     check: bool = True
     """Compare the result with transformers' own BERT, and with reference outputs (.npz) and other
-    formats that come with the source."""
+    formats in the source's folder."""
     check_all: bool = False
-    """Compare all formats that the source has; each has to be the same model."""
+    """Require all formats of the source to hold the same model."""
     reference: Path | None = None
     """Outputs (.npz) or a second checkpoint that the result must equal."""
     overwrite: bool = False
@@ -76,22 +74,14 @@ class ConvertOptions(LoadOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.to in _DROPPED:
-            raise InputError(
-                f"`to` is {self.to!r}, a format that is no longer written",
-                f"one of {', '.join(WRITTEN)}",
-                "choose one of these; transformers 5 reads no other",
-            )
         check_choice("`to`", self.to, WRITTEN)
         if self.max_shard_size is not None and self.to != "safetensors":
-            raise InputError(
-                "`max_shard_size` was given", "it with `to='safetensors'` only", "leave it out"
-            )
+            raise InputError("`max_shard_size` needs `to='safetensors'`. Remove it.")
         _byte_count(self.max_shard_size)
 
     @property
     def shard_bytes(self) -> int | None:
-        """`max_shard_size` as a number."""
+        """`max_shard_size` in bytes."""
         return _byte_count(self.max_shard_size)
 
 
@@ -101,5 +91,5 @@ def _byte_count(size: str | None) -> int | None:
     match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]+)?)\s*([KMG]?I?)B?", str(size).strip().upper())
     count = int(float(match[1]) * _UNITS.get(match[2], 0)) if match else 0
     if count < 1:
-        raise InputError(f"`max_shard_size` is {size!r}", "a size such as 500MB or 5GB", "give one")
+        raise InputError(f"`max_shard_size` is {size!r}. Write a size such as 500MB or 5GB.")
     return count

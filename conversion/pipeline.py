@@ -1,4 +1,4 @@
-"""Any BERT checkpoint to a verified folder in any format, and straight into a model."""
+"""Convert any BERT checkpoint to a verified folder, or load it as a model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,12 +46,12 @@ from .vocabulary import find_vocabulary, make_tokenizer, pickled_vocabulary, sav
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-#: Options that make other vectors than the source's.
+#: Options that change sentence vectors.
 _CHANGING = ("dtype", "hidden_act", "do_lower_case", "config", "allow_missing", "allow_nan")
 _TORCH_FILE = "pytorch_model.bin"
-#: codertimo's vocabulary, beside its weights.
+#: codertimo's vocabulary.
 _WORDS = "vocab.pickle"
-#: What Google's BertConfig reads.
+#: The fields of Google's BertConfig.
 _GOOGLE_FIELDS = (
     "attention_probs_dropout_prob",
     "hidden_act",
@@ -76,18 +75,18 @@ def convert(
     Args:
         src: A folder, a TensorFlow prefix (`bert_model.ckpt`), a file, a zip or tar archive, or a
             hub id (`google-bert/bert-base-cased`).
-        dst: The folder to make: weights, config, tokenizer if there is a vocabulary, model card and
-            `conversion_report.json`. It appears when the result is verified.
-        progress: Called as the weights are converted.
+        dst: The new folder: weights, config, tokenizer if there is a vocabulary, model card and
+            `conversion_report.json`. It appears after the result is verified.
+        progress: Called after each tensor.
         **options: The fields of `ConvertOptions`.
 
     Returns:
         The report, which is also in `conversion_report.json`.
 
     Raises:
-        InputError: The source cannot be read, mapped or verified, or the result not written.
-            Nothing is left in `dst` then.
-        ValueError: Another run is writing `dst`, or a library that a format needs is missing.
+        InputError: The source cannot be read, mapped or verified, or the result not written. `dst`
+            is unchanged then.
+        ValueError: Another run is writing `dst`, or a format's library is not installed.
 
     Examples:
         >>> report = convert("uncased_L-12_H-768_A-12.zip", "bert-base")
@@ -110,7 +109,7 @@ def convert(
         if vocabulary is not None:
             try:
                 tokenizer = make_tokenizer(vocabulary, target.config.max_position_embeddings)
-            except UnusableTokenizer as error:  # its files are copied all the same
+            except UnusableTokenizer as error:  # its files are copied
                 why_none = error.args[0]
         notes = []
         if source.hub_id is not None:
@@ -119,8 +118,7 @@ def convert(
             notes += _fit_tokenizer(target, tokenizer)
         sentences = sentence_folder(source)
         keeps = sentences is not None and to == "safetensors"
-        with output_folder(dst) as folder, ThreadPoolExecutor(1) as pool:
-            sums = pool.submit(file_rows, [*archives, *source.checkpoint.files])
+        with output_folder(dst) as folder:
             written = _write(target, folder, to, chosen.shard_bytes)
             if vocabulary is not None:
                 save_tokenizer(vocabulary, tokenizer, folder)
@@ -135,19 +133,15 @@ def convert(
             more: list[Callable[[], Check]] = []
             if vocabulary is not None:
                 more.append(partial(check_tokens, tokenizer, why_none, folder))
-            if sentences is not None and keeps:
-                is_same = not any(getattr(chosen, name) for name in _CHANGING)
-                more.append(partial(check_vectors, sentences, folder, is_same))
+            if sentences and keeps and not any(getattr(chosen, name) for name in _CHANGING):
+                more.append(partial(check_vectors, sentences, folder))
             report.rows += _checks(target, folder, chosen, more)
             for check in report.failures:
-                largest, bound = check.figures
-                largest = f"; largest error {largest}" if largest else ""
                 raise InputError(
-                    f"the result is not verified: {check.name}: {check.note}{largest}",
-                    "the same numbers" + (f" up to {bound}" if bound else ""),
-                    "check `hidden_act`, `config` and the reference, or convert with `check=False`",
+                    f"The result is not verified: {check.line}. "
+                    "Check `hidden_act`, `config` and `reference`, or use `check=False`."
                 )
-            report.source["files"] = sums.result()
+            report.source["files"] = file_rows([*archives, *source.checkpoint.files])
             (folder / CARD).write_text(converted_card(report), encoding="utf-8")
             files = sorted(path for path in folder.rglob("*") if path.is_file())
             report.result["files"] = file_rows(files, folder)
@@ -156,7 +150,7 @@ def convert(
 
 
 def _fit_tokenizer(target: Target, tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
-    """Give the config what only the vocabulary knows; yields what the user should know of it."""
+    """Set the config's pad token from the vocabulary; yields notes on contradictions."""
     config = target.config
     if len(tokenizer) > config.vocab_size:
         yield (
@@ -164,7 +158,7 @@ def _fit_tokenizer(target: Target, tokenizer: PreTrainedTokenizerBase) -> Iterat
             "may be another model's"
         )
         return
-    # Most configs of other software have no such field, and BertConfig's own is 0.
+    # Most configs of other software lack the field, and BertConfig's default is 0.
     config.pad_token_id = target.source.config.get("pad_token_id", tokenizer.pad_token_id)
     if config.pad_token_id != tokenizer.pad_token_id:
         yield (
@@ -186,7 +180,7 @@ def load_any(path: Path | str, **options: Any) -> PreTrainedModel:
 
     Raises:
         InputError: The checkpoint cannot be read or mapped.
-        ValueError: A library that its format needs is missing.
+        ValueError: A library of its format is not installed.
 
     Examples:
         >>> model = load_any("uncased_L-12_H-768_A-12.zip", head="base")
@@ -203,7 +197,7 @@ def load_any(path: Path | str, **options: Any) -> PreTrainedModel:
 
 
 def _write(target: Target, folder: Path, to: str, shard_bytes: int | None) -> list[str]:
-    """Write weights and config; the names of the tensors written."""
+    """Write weights and config; returns the names of the tensors."""
     config = target.config
     tensors = target.tensors if to == "safetensors" else _original(target)
     # torch's own writer raises RuntimeError on a full disk.
@@ -221,9 +215,8 @@ def _write(target: Target, folder: Path, to: str, shard_bytes: int | None) -> li
                 torch.save(OrderedDict(tensors), file)
     except failures as error:
         raise InputError(
-            f"the weights cannot be written ({one_line(error)[:300]})",
-            "a folder that can be written to, with room for the result",
-            "free some space, or give another folder",
+            f"The weights cannot be written ({one_line(error)[:300]}). Free some disk space, or "
+            "choose another folder."
         ) from None
     config.save_pretrained(folder)
     if to == "torch":
@@ -239,31 +232,31 @@ def _original(target: Target) -> dict[str, Tensor]:
     """All tensors under the names of the original PyTorch software."""
     if _is_codertimos(target, "torch"):
         tensors = original_names(CODERTIMO, target.tensors, target.class_name)
-        # Its classes ask for what they compute themselves, too, when they load a state dict.
+        # Its classes also require their computed table in a state dict.
         computed = position_table(target.config.max_position_embeddings, target.config.hidden_size)
         prefix = "" if target.class_name == "BertModel" else "bert."
         return tensors | {f"{prefix}embedding.position.pe": computed}
     tensors = original_names(PYTORCH_PRETRAINED_BERT, target.tensors, target.class_name)
-    if names.SCORES_BIAS in tensors:  # it stores the tied decoder, too
+    if names.SCORES_BIAS in tensors:  # it also stores the tied decoder
         tensors.setdefault(f"{names.DECODER}.weight", tensors[f"{names.WORDS}.weight"])
     return tensors
 
 
 def _is_codertimos(target: Target, to: str) -> bool:
-    """Whether the file is one of codertimo's own code."""
+    """Whether the file is for codertimo's own code."""
     return to == "torch" and target.config.variant == "codertimo"
 
 
 def _checks(
     target: Target, folder: Path, chosen: ConvertOptions, more: list[Callable[[], Check]]
 ) -> Iterator[Check]:
-    """Compare the result with all that it is to be compared with; `more` if anything is checked."""
+    """Run the requested checks; `more` are part of `check`."""
     others = [other.path for other in target.source.others]
     outputs, tensors = partial(check_outputs, folder, target), partial(check_checkpoint, target)
     if chosen.check_all:
         yield from map(tensors, others)
         if not others:
-            yield Check("other formats", None, note="the source has none to compare with")
+            yield Check("other formats", None, note="the source has none")
     if chosen.check and chosen.to == "safetensors":
         yield check_upstream(folder, target)
         for file in find_references(target.source.folders[0]):
@@ -276,19 +269,15 @@ def _checks(
     if chosen.reference is not None:
         path = Path(chosen.reference)
         if path.suffix == ".npz" and chosen.to != "safetensors":
-            raise InputError(
-                f"`reference` is {path.name}, outputs of a model",
-                "`to='safetensors'`, which can be run here",
-                "convert to safetensors first",
-            )
+            raise InputError(f"`reference` {path.name} needs `to='safetensors'`. Convert to that.")
         yield outputs(path) if path.suffix == ".npz" else tensors(path)
 
 
 def _unasked(run: Callable[[Path], Check], path: Path) -> Check:
-    """What lies beside a checkpoint need not belong to it: a misfit is said, and is no error."""
+    """Check a file that may belong to another model: a difference is noted, and is no error."""
     try:
         check = run(path)
-    except ValueError as error:  # InputError, or a library that its format needs
-        return Check(f"beside {path.name}", None, note=str(error))
+    except ValueError as error:  # InputError, or its format's library is not installed
+        return Check(f"compared with {path.name}", None, note=str(error))
     note = f"differs; {check.note}" if check.passed is False else check.note
     return dataclasses.replace(check, passed=check.passed or None, note=note)

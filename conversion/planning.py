@@ -1,4 +1,4 @@
-"""The one engine for all tables: a checkpoint's tensors under our names, and ours under theirs."""
+"""The engine for all tables: a checkpoint's tensors under our names, and ours under theirs."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from .tensors import Tensors, Unread, dtype_name
 
 @dataclass(frozen=True)
 class Plan:
-    """What became of every tensor of a checkpoint."""
+    """The fate of every tensor of a checkpoint."""
 
     table: Table
     sources: Tensors
     """All tensors of the source."""
     tensors: Mapping[str, Tensor]
-    """All tensors of the result, by our names, in the order of the source. No number was moved: a
-    transposed one is a view of the source."""
+    """All tensors of the result, by our names, in the order of the source. A transposed one is a
+    view of the source."""
     origins: Mapping[str, tuple[str, Operation]]
-    """The tensor of the source that each was made of, and how."""
+    """The tensor of the source that each was made from, and how."""
     becomes: Mapping[str, str]
-    """Our name for each tensor of the source that is not ignored, second copies among them."""
+    """Our name for each tensor of the source that is not ignored, including second copies."""
     ignored: Mapping[str, str]
-    """Names of the source that are left out, with the reason."""
+    """Names of the source without a place in the result, with the reason."""
 
     @property
     def untied(self) -> tuple[str, ...]:
-        """Tensors that are another one's in a usual model, and differ from it in this one."""
+        """Usually tied tensors that differ from their partner in this model."""
         return tuple(
             name
             for name, base in TIED.items()
@@ -47,10 +47,10 @@ class Plan:
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are one and the same in shape, dtype and every bit."""
+    """Whether two tensors are equal in shape, dtype and every bit."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    # As whole numbers: a NaN equals itself, and -0.0 is not 0.0.
+    # As integers: a NaN equals itself, and -0.0 is not 0.0.
     size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
     return torch.equal(a.contiguous().view(size), b.contiguous().view(size))
 
@@ -63,12 +63,12 @@ def plan(table: Table, tensors: Tensors) -> Plan:
         tensors: All tensors of the checkpoint.
 
     Returns:
-        The plan. Its names are those of a model with a head (the encoder's begin with "bert.");
+        The plan, with the names of a model with a head: the encoder's begin with "bert.".
         `architecture.fit` cuts it to one class.
 
     Raises:
-        InputError: A name that the table does not know, two tensors for one of ours, or a
-            tensor of the wrong number of axes or of a dtype that is no float.
+        InputError: A name is not in the table, two tensors have one of our names, or a tensor has
+            the wrong number of axes or no floating-point dtype.
     """
     matches: dict[str, tuple[Rule, Values]] = {}
     ignored, unknown = {}, []
@@ -85,9 +85,8 @@ def plan(table: Table, tensors: Tensors) -> Plan:
     unknown += [name for name, known in slots.items() if known.get("layers", layers) != layers]
     if unknown:
         raise InputError(
-            f"the checkpoint has {listing(unknown, 'tensor')} that {table.software} does not name",
-            "the tensors of a BERT and its optimizer",
-            "if they belong to a head of your own, save the checkpoint without them",
+            f"The checkpoint has {listing(unknown, 'tensor')} unknown to {table.software}. "
+            "If they belong to a head of your own, save the checkpoint without them."
         )
     made: dict[str, Tensor] = {}
     becomes: dict[str, str] = {}
@@ -100,24 +99,23 @@ def plan(table: Table, tensors: Tensors) -> Plan:
             made[target], origins[target] = tensor, (name, rule.operation)
         elif not rule.repeats or not same_bits(made[target], tensor):
             raise InputError(
-                f"{origins[target][0]} and {name} are both {target}"
-                + (", and differ" if rule.repeats else ""),
-                f"one tensor for each part of the model ({table.software})",
-                "the file is damaged, or was put together of two models; get it again",
+                f"{origins[target][0]} and {name} are both {target}. The file is damaged, or mixes "
+                "two models. Download it again."
             )
     return Plan(table, tensors, made, origins, becomes, ignored)
 
 
 def _apply(rule: Rule, name: str, tensor: Tensor | Unread, target: str) -> Tensor:
     if isinstance(tensor, Unread) or not tensor.is_floating_point():
-        remedy = "convert the checkpoint that was not quantised"
-        raise InputError(f"{name} holds {dtype_name(tensor)}", "floating-point weights", remedy)
+        raise InputError(
+            f"{name} is {dtype_name(tensor)}, not floating-point. Convert the model before "
+            "quantization."
+        )
     made = rule.operation.apply(tensor)
     if made is None:
         raise InputError(
-            f"{name} has the shape {tuple(tensor.shape)}",
-            f"one that fits {target} ({rule.operation.value})",
-            "the checkpoint is no BERT of this software",
+            f"{name} has shape {tuple(tensor.shape)}, which does not fit {target} "
+            f"({rule.operation.value}). Use a BERT checkpoint."
         )
     return made
 
@@ -130,12 +128,12 @@ def original_names(
     Args:
         table: Its table, in which no operation moves numbers.
         tensors: All tensors of our model.
-        class_name: The class of ours that they belong to ("BertForMaskedLM").
+        class_name: Our class that they belong to ("BertForMaskedLM").
 
     Raises:
         InputError: The software has no name for one of the tensors.
     """
-    # Our bare encoder names its tensors without the prefix that the tables have.
+    # Our bare encoder names its tensors without the prefix of the tables.
     base = "bert." if class_name == "BertModel" else ""
     prefix = "" if base else "bert."
     named, unknown = {}, []
@@ -150,9 +148,7 @@ def original_names(
             unknown.append(name)
     if unknown:
         raise InputError(
-            f"the model has {listing(unknown, 'tensor')} for which {table.software} has no place",
-            "a model that this software can hold",
-            "choose another format, or another head",
+            f"{table.software} has no name for {listing(unknown, 'tensor')}. Choose another `head`."
         )
     return named
 
@@ -161,9 +157,9 @@ def listing(names: Iterable[str], noun: str, most: int = 10) -> str:
     """Names for an error message: their number, and each kind of name once.
 
     Args:
-        names: The names; those that differ in their numbers only are shown as one.
-        noun: What they name, in the singular.
-        most: How many kinds are shown.
+        names: The names; those with different numbers are shown as one kind.
+        noun: A word for them, in the singular.
+        most: The maximum number of kinds shown.
     """
     kinds = Counter(_kind(name[:200]) for name in names)
     total = sum(kinds.values())

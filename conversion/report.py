@@ -1,4 +1,4 @@
-"""What a conversion did, for people (a table, a model card) and for programs (JSON)."""
+"""The report of a conversion, for people (a table, a model card) and for programs (JSON)."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Report(BaseReport[Check]):
     mapped: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     """A row for every tensor of the result: names, operation, shape, dtypes, range."""
     ignored: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    """A row for every tensor of the source that was left out, with the reason."""
+    """A row for every omitted tensor of the source, with the reason."""
     missing: list[str] = dataclasses.field(default_factory=list)
-    """Tensors that the source lacked and that were started anew."""
+    """Tensors that the source lacked, and that were initialised."""
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
@@ -61,11 +61,7 @@ class Report(BaseReport[Check]):
         print_table(console, "", ("", ""), rows, words=(0, 1))
         for check in self.rows:
             mark, style = _MARKS[check.passed]
-            error, bound = check.figures
-            figures = f" {error}" * bool(error) + f" (at most {bound})" * bool(bound)
-            note = f": {escape(check.note)}" if check.note else ""
-            line = f"  [{style}]{mark}[/] {escape(check.name)}{figures}{note}"
-            console.print(line, highlight=False)
+            console.print(f"  [{style}]{mark}[/] {escape(check.line)}", highlight=False)
 
     def _summary(self) -> Iterator[tuple[str, str]]:
         source, result = self.source, self.result
@@ -98,10 +94,10 @@ def make_report(
     """The report of a conversion, without checks and sums of files.
 
     Args:
-        target: What was converted; all of it was read.
+        target: The converted model.
         to: The format written.
-        vocabulary: What the tokenizer was made of.
-        notes: What the user should know, beside the target's own notes.
+        vocabulary: The tokenizer's source.
+        notes: Notes for the user, besides the target's own.
         names: The names of the tensors in the files written.
     """
     source = target.source
@@ -115,7 +111,7 @@ def make_report(
             {
                 "target": name,
                 "source": given,
-                "operation": operation.value if operation else "started anew",
+                "operation": operation.value if operation else "initialised",
                 "shape": list(tensor.shape),
                 "dtype": dtype_name(tensor),
                 "source_dtype": dtype_name(sources[given]) if given else None,
@@ -136,7 +132,7 @@ def make_report(
     said = target.config.hidden_act
     return Report(
         source={
-            # The name alone: a report is published, and the path is nobody's business.
+            # The name alone: a report is published, and a path is private.
             "name": source.name,
             "archive": source.archive.name if source.archive else None,
             "format": source.checkpoint.format,
@@ -179,7 +175,7 @@ def file_rows(files: list[Path], root: Path | None = None) -> list[dict[str, Any
 
 
 def converted_card(report: Report) -> str:
-    """A model card that says where the model came from; its author completes it."""
+    """A model card with the model's origin; its author completes it."""
     result, source = report.result, report.source
     cls, library, pipeline = result["class"], "transformers", PIPELINE_TAGS.get(result["class"])
     if result["sentence_model"]:
@@ -201,14 +197,14 @@ def converted_card(report: Report) -> str:
         f"{NOT_PUBLISHED}: `{install_command()}`.",
         f'```python\nimport hf_bert_impl\n\nmodel = hf_bert_impl.{cls}.from_pretrained("…")\n```',
         f"The activation is `{result['hidden_act']}`. `{source['name']}` had {source['tensors']} "
-        f"tensors, of which {len(report.ignored)} were left out (see `conversion_report.json`).",
+        f"tensors, of which {len(report.ignored)} were omitted (see `conversion_report.json`).",
         "\n".join(f"- {note}" for note in report.notes),
         markdown_table(["check", "largest error", "bound", ""], checks) if checks else "",
     )
 
 
 def _counts(words: Iterable[str]) -> list[str]:
-    """How often each is there, the most frequent first."""
+    """The count of each word, the most frequent first."""
     return [f"{count} {word}" for word, count in Counter(words).most_common()]
 
 

@@ -1,11 +1,11 @@
 """A map between two sets of tensor names: a table of rules, each with an operation.
 
-A table says how one software names what BERT is made of; our names are the state-dict keys of this
-package's models, which are those of transformers. `planning` applies tables.
+A table lists one software's names for the parts of BERT; our names are the state-dict keys of this
+package's models and of transformers. `planning` applies tables.
 
-Names are written as patterns. `{layer}` stands for a layer number, `{layer+4}` for one that is
-counted from 4, `{layers+4}` for the number of layers plus 4, any other `{word}` for what the
-table's `slots` says. A part in [brackets] may be absent.
+Names are patterns. `{layer}` is a layer number, `{layer+4}` one counted from 4, `{layers+4}` the
+number of layers plus 4, and any other `{word}` an expression in the table's `slots`. A part in
+[brackets] may be absent.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from torch import Tensor
 
 #: Values of the slots of a pattern; layer numbers are ints.
 Values = dict[str, Any]
-#: Slots that hold a number. Four digits: a longer number is no layer's.
+#: Slots of numbers: four digits suffice for a layer.
 _NUMBERS = {"layer": "[0-9]{1,4}", "layers": "[0-9]{1,4}"}
-#: Names of more characters are nobody's.
+#: Longer names are unknown to every table.
 LONGEST = 1000
 _SLOT = re.compile(r"\{(\w+)(?:\+([0-9]+))?\}")
 
 
 class Operation(enum.Enum):
-    """What happens to a tensor between another software and ours.
+    """The change of a tensor from another software to ours.
 
     Notation: I and O the input and output width, h heads, d head size.
     """
@@ -45,12 +45,12 @@ class Operation(enum.Enum):
     """(h, d) to (h·d)."""
 
     def apply(self, tensor: Tensor) -> Tensor | None:
-        """The tensor rearranged, without moving a number; None if its shape does not fit."""
+        """The tensor rearranged, as a view where possible; None if its shape does not fit."""
         rank, rearranged = _OPERATIONS[self]
         return rearranged(tensor) if rank in (None, tensor.dim()) else None
 
 
-#: The axes that a tensor must have (None: any), and what is done to it.
+#: The number of axes (None: any), and the function.
 _OPERATIONS: dict[Operation, tuple[int | None, Callable[[Tensor], Tensor]]] = {
     Operation.IDENTITY: (None, lambda tensor: tensor),
     Operation.TRANSPOSE: (2, lambda tensor: tensor.t()),
@@ -71,22 +71,22 @@ class Rule:
     operation: Operation = Operation.IDENTITY
     """From the software's tensor to ours."""
     alias: bool = False
-    """Another spelling of the name, which is not written."""
+    """Another spelling of the name, which is only read."""
     repeats: bool = False
-    """Whether it is a second copy of a tensor that another rule names. It must equal the first."""
+    """Whether it is a second copy of another rule's tensor. It must equal the first."""
 
 
-#: What the tensors of a module are called: their ending, ours, and the operation.
+#: The tensors of a module: their ending, ours, and the operation.
 Ends = tuple[tuple[str, str, Operation], ...]
 
 
-#: Of a linear layer and of a LayerNorm, as TensorFlow names them.
+#: A linear layer and a LayerNorm in TensorFlow.
 KERNEL: Ends = (("/kernel", "weight", Operation.TRANSPOSE), ("/bias", "bias", Operation.IDENTITY))
 GAMMA: Ends = (("/gamma", "weight", Operation.IDENTITY), ("/beta", "bias", Operation.IDENTITY))
 
 
 def module_rules(modules: Mapping[str, str], ends: Ends) -> tuple[Rule, ...]:
-    """The rules of modules, their pattern to ours, each of which has the same tensors."""
+    """The rules of modules (their pattern to ours) that all have the same tensors."""
     return tuple(
         Rule(theirs + end, f"{ours}.{part}", operation)
         for theirs, ours in modules.items()
@@ -96,26 +96,26 @@ def module_rules(modules: Mapping[str, str], ends: Ends) -> tuple[Rule, ...]:
 
 @dataclass(frozen=True)
 class Ignore:
-    """Names that hold nothing of the model."""
+    """Names that are no part of the model."""
 
     source: str
     """Pattern of the software's name."""
     reason: str
-    """What it is, in words for the report."""
+    """Its content, in words for the report."""
 
 
-@dataclass(frozen=True, eq=False)  # tables are few, and each is itself
+@dataclass(frozen=True, eq=False)  # compared by identity
 class Table:
-    """How one software names the parts of BERT."""
+    """One software's names for the parts of BERT."""
 
     software: str
     """The software and its format, in words for the report."""
     rules: tuple[Rule, ...]
     ignores: tuple[Ignore, ...] = ()
     slots: Mapping[str, str] = field(default_factory=dict)
-    """Regular expressions of the slots that are no layer numbers."""
+    """Regular expressions of the other slots."""
     tanh_gelu: bool = False
-    """Whether releases of the software compute what they call "gelu" by the tanh formula."""
+    """Whether releases of the software compute "gelu" by the tanh formula."""
 
     def match(self, pattern: str, name: str) -> Values | None:
         """The values of the slots where a name fits a pattern of this table, else None."""
@@ -142,7 +142,7 @@ class Table:
     def _all(self) -> tuple[Rule | Ignore, ...]:
         return self.rules + self.ignores
 
-    # One look at a name that fits nothing: a file can have millions of them.
+    # One search per unknown name: a file can have millions.
     @functools.cached_property
     def _any(self) -> re.Pattern[str]:
         return _compile(tuple(rule.source for rule in self._all), tuple(self.slots.items()))

@@ -1,16 +1,11 @@
-"""What makes a BERT a sentence-transformers model; it comes along to safetensors alone."""
+"""The further modules of a sentence-transformers model, which only safetensors results keep."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from hf_bert_impl.errors import one_line
-from hf_bert_impl.inference.sentence_folder import (
-    MODULES,
-    SENTENCE_FILES,
-    copy_sentence_modules,
-    read_modules,
-)
+from hf_bert_impl.inference.sentence_folder import MODULES, copy_sentence_modules, read_modules
 
 from .checks import OUTPUT_TOLERANCE, Check
 from .source import Source
@@ -34,31 +29,21 @@ def sentence_folder(source: Source) -> Path | None:
 
 
 def take_modules(source: Path, folder: Path, to: str) -> str:
-    """Copy pooling and what follows, where the format has a place for it; what to say of it."""
+    """Copy pooling and later modules if the format can hold them; a note for the report."""
     if to == "safetensors":
         names = copy_sentence_modules(source, folder)
-        return f"a sentence-transformers model: {', '.join(names)} come along as they are"
-    kinds = [kind for kind, _ in (read_modules(source) or [])[1:]]
-    files = [name for name in SENTENCE_FILES[1:] if (source / name).is_file()]
+        return f"a sentence-transformers model: {', '.join(names)} copied unchanged"
     return (
-        f"the source is a sentence-transformers model, and {to} holds its BERT alone: "
-        f"{', '.join([*kinds, *files])} (pooling, longest text, prompts) are left behind; "
-        "`to='safetensors'` keeps them"
+        f"the source is a sentence-transformers model, and {to} holds its BERT alone: pooling, "
+        "maximum length and prompts are lost; `to='safetensors'` keeps them"
     )
 
 
-def check_vectors(source: Path, folder: Path, exact: bool) -> Check:
-    """Compare the sentence vectors of a result with its source's.
-
-    Args:
-        source: The folder that was converted.
-        folder: The result.
-        exact: Whether the conversion was to change nothing. If not, the error is said and has no
-            bound.
-    """
+def check_vectors(source: Path, folder: Path) -> Check:
+    """Compare the sentence vectors of a result's folder with its source's."""
     from hf_bert_impl.text_encoder import TextEncoder
 
-    name = "sentence vectors beside the source"
+    name = "sentence vectors compared with the source"
     try:
         first, second = (
             TextEncoder.from_pretrained(path, dtype="float32", device="cpu", prepare=False)
@@ -67,7 +52,6 @@ def check_vectors(source: Path, folder: Path, exact: bool) -> Check:
     except (OSError, ValueError, RuntimeError) as error:
         return Check(name, None, note=f"not compared: {one_line(error)[:200]}")
     largest = float(abs(first.encode(_TEXTS) - second.encode(_TEXTS)).max())
-    bound = OUTPUT_TOLERANCE if exact else None
     numbers, tokens = second.get_embedding_dimension(), second.max_seq_length
-    note = f"{numbers} numbers, texts cut at {tokens} tokens"
-    return Check(name, None if bound is None else largest <= bound, largest, bound, note)
+    note = f"{numbers} numbers, texts truncated to {tokens} tokens"
+    return Check(name, largest <= OUTPUT_TOLERANCE, largest, OUTPUT_TOLERANCE, note)

@@ -1,4 +1,4 @@
-"""An opened source: the checkpoint's tensors, its config and what else came with it."""
+"""An opened source: the checkpoint's tensors, its config and the files next to it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import functools
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,29 +24,27 @@ from .readers.archive import open_archive
 from .readers.mapped import read_at
 from .tensors import Checkpoint
 
-#: In the order in which they are preferred.
+#: The preferred name first.
 CONFIG_NAMES = ("config.json", "bert_config.json")
 _MAX_JSON_BYTES = 64 << 20
-#: By which a config is told from other JSON files.
+#: The field that distinguishes a config from other JSON files.
 _CONFIG_FIELD = "num_attention_heads"
 
 
 @dataclass(frozen=True)
 class Source:
-    """An opened checkpoint. Whether it is one of BERT shows when `plan` is asked for."""
+    """An opened checkpoint. `plan` raises an error if it holds no BERT."""
 
     given: Path
-    """What the user named; of the hub's models what was fetched."""
+    """The path of the user; the folder in the cache for a hub id."""
     hub_id: str | None
     archive: Path | None
     """The archive that it was unpacked from."""
     places: tuple[Path, ...]
-    """Where to look for what came with it, nearest first."""
+    """Where its config and vocabulary may be, the nearest first."""
     checkpoint: Checkpoint
-    siblings: tuple[Checkpoint, ...]
-    """All checkpoints of the same model, `checkpoint` among them."""
     others: tuple[Candidate, ...]
-    """Checkpoints of other formats beside it."""
+    """Checkpoints of other formats in the same folder."""
     options: LoadOptions
 
     @property
@@ -56,45 +54,40 @@ class Source:
 
     @functools.cached_property
     def plan(self) -> Plan:
-        """What becomes of every tensor, whatever the head."""
+        """The fate of every tensor, for any head."""
         return plan(detect(self.checkpoint.tensors), self.checkpoint.tensors)
 
     @functools.cached_property
     def config_file(self) -> Path | None:
-        """The config that the user named, or that came with the checkpoint."""
+        """The config of the options, or else the one next to the checkpoint."""
         if self.options.config is None:
             return _find(self.places)
         path = Path(self.options.config).expanduser()
         file = _find([path]) if path.is_dir() else path
         if file is None or not file.is_file():
-            given = f"`config` is {path}, where there is no config"
-            raise InputError(given, "a JSON file with the sizes of the model", "check the path")
+            raise InputError(f"`config` is {path}, which has no config. Check the path.")
         return file
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Where to look for what came with it, the config's folder last."""
+        """`places`, and the config's folder last."""
         more = (self.config_file.parent,) if self.config_file else ()
         return tuple(dict.fromkeys((*self.places, *more)))
 
     @functools.cached_property
     def config(self) -> dict[str, Any]:
-        """Its fields, from the file and from what the software has hard-wired; {} without one."""
+        """Fields of the file and constants of the software; {} without a file."""
         file, heads = self.config_file, self.options.num_attention_heads
-        variant = self.plan.table is CODERTIMO
-        fields = {} if file is None else _read_object(file)
+        fields = {} if file is None else read_object(file)
         kind = fields.get("model_type")
         if kind not in (None, "bert", EXTENDED_MODEL_TYPE):
+            raise InputError(f"{file} has model_type {str(kind)[:60]!r}. Use a BERT checkpoint.")
+        if self.plan.table is CODERTIMO:
+            fields = {**CODERTIMO_FIELDS, **_codertimo_sizes(self.checkpoint), **fields}
+        if heads is not None and (said := fields.setdefault(_CONFIG_FIELD, heads)) != heads:
             raise InputError(
-                f"{file} is the config of a {str(kind)[:60]!r}",
-                "a BERT (model_type 'bert' or none)",
-                "give the checkpoint of a BERT, or mend model_type",
+                f"`num_attention_heads` is {heads}, but the config has {said}. Remove the argument."
             )
-        if variant:
-            fields = {**CODERTIMO_FIELDS, **_codertimo_sizes(self.siblings), **fields}
-        if heads is not None and fields.setdefault(_CONFIG_FIELD, heads) != heads:
-            given = f"`num_attention_heads` is {heads}, and the config says {fields[_CONFIG_FIELD]}"
-            raise InputError(given, "one number", "leave it out, or mend the config")
         if self.options.hidden_act is not None:
             fields["hidden_act"] = self.options.hidden_act
         return fields
@@ -108,7 +101,7 @@ def open_source(
 
     Args:
         path: A folder, a TensorFlow prefix, a file, an archive, or a hub id. An archive is unpacked
-            into a temporary folder, which is gone afterwards.
+            into a temporary folder, which is removed at the end.
         options: How it is read.
         every: Whether all formats are fetched from the hub.
 
@@ -120,15 +113,13 @@ def open_source(
     where, hub_id, archive = Path(path).expanduser(), None, None
     try:
         where.exists()
-    except OSError as error:  # a name that is too long, say
-        given = f"{str(path)[:80]} cannot be read ({error.strerror})"
-        raise InputError(given, "a path or a hub id", "check the name") from None
+    except OSError as error:  # such as a name that is too long
+        raise InputError(f"{str(path)[:80]} cannot be read ({error.strerror}).") from None
     if is_hub_id(path):
         hub_id = str(path)
         where = fetch(hub_id, revision, from_format, every)
     elif revision is not None:
-        given = f"`revision` was given for {path}, which is a path"
-        raise InputError(given, "it for a hub id alone", "leave it out")
+        raise InputError(f"`revision` needs a hub id, but {path} is a path. Remove it.")
     start = where
     choices = candidates(where)
     with contextlib.ExitStack() as stack:
@@ -140,56 +131,49 @@ def open_source(
             where = open_archive(archive, Path(into))
             choices = candidates(where)
             if choices[0][0].format == "archive":
-                raise InputError(
-                    f"{archive} holds an archive and no checkpoint",
-                    "an archive of a checkpoint",
-                    "unpack it, and give what is inside",
-                )
+                raise InputError(f"{archive} holds another archive. Unpack it, and give that one.")
         if from_format is not None:
             kinds = [files[0].format for files in choices]
             if from_format not in kinds:
                 raise missing_format(hub_id or start, from_format, kinds)
             choices.sort(key=lambda files: files[0].format != from_format)
-        checkpoint, siblings = _choose(choices[0])
+        checkpoint = _choose(choices[0])
         homes = (place if place.is_dir() else place.parent for place in (where, start))
         places = tuple(dict.fromkeys((checkpoint.files[0].parent, *homes)))
         others = tuple(files[0] for files in choices[1:] if len(files) == 1)
-        yield Source(start, hub_id, archive, places, checkpoint, siblings, others, options)
+        yield Source(start, hub_id, archive, places, checkpoint, others, options)
 
 
-def _choose(files: list[Candidate]) -> tuple[Checkpoint, tuple[Checkpoint, ...]]:
-    """The checkpoint to read, and all those that hold the same model (itself among them).
+def _choose(files: list[Candidate]) -> Checkpoint:
+    """The checkpoint to read, with the attributes of all.
 
-    Several files are one model if they agree bit for bit in what they have in common: codertimo's
-    trainer writes the encoder alone, and people save its state dict and the heads beside it. The
-    one with most of the model is taken.
+    Several files are one model if their common tensors are equal bit for bit, and the most complete
+    one is read. For example, codertimo's trainer writes the encoder alone, and its users save a
+    state dict with the heads next to it.
     """
-    # max takes the first of equals: prefer the one that knows its attention heads.
-    found = sorted(
-        (file.read() for file in files), key=lambda known: not _codertimo_sizes((known,))
-    )
-    if len(found) == 1:
-        return found[0], (found[0],)
-    plans = [plan(detect(known.tensors), known.tensors).tensors for known in found]
-    place = max(range(len(plans)), key=lambda number: len(plans[number]))
-    best = plans[place]
+    read = [file.read() for file in files]
+    if len(read) == 1:
+        return read[0]
+    plans = [plan(detect(one.tensors), one.tensors).tensors for one in read]
+    number = max(range(len(read)), key=lambda n: (len(plans[n]), len(read[n].attributes)))
+    best = plans[number]
     for other in plans:
         if not all(name in best and same_bits(best[name], t) for name, t in other.items()):
             raise several(files)
-    return found[place], tuple(found)
+    attributes = {name: value for one in read for name, value in one.attributes.items()}
+    return replace(read[number], attributes=attributes)
 
 
-def _codertimo_sizes(checkpoints: tuple[Checkpoint, ...]) -> dict[str, Any]:
-    """What the attributes of a pickled module tell of its config (bert_pytorch/model/bert.py)."""
+def _codertimo_sizes(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Config fields from the attributes of a pickled module (bert_pytorch/model/bert.py)."""
     fields: dict[str, Any] = {}
-    for checkpoint in checkpoints:
-        for name, value in checkpoint.attributes.items():
-            # The attributes are those of BERT, or of a BERTLM that holds one as `bert`.
-            if name in ("attn_heads", "bert.attn_heads") and isinstance(value, int):
-                fields.setdefault(_CONFIG_FIELD, value)
-            if name.endswith("embedding.dropout.p") and isinstance(value, float):
-                fields.setdefault("hidden_dropout_prob", value)
-                fields.setdefault("attention_probs_dropout_prob", value)
+    for name, value in checkpoint.attributes.items():
+        # The attributes of BERT itself, or of a BERTLM with a `bert`.
+        if name in ("attn_heads", "bert.attn_heads") and isinstance(value, int):
+            fields.setdefault(_CONFIG_FIELD, value)
+        if name.endswith("embedding.dropout.p") and isinstance(value, float):
+            fields.setdefault("hidden_dropout_prob", value)
+            fields.setdefault("attention_probs_dropout_prob", value)
     return fields
 
 
@@ -201,8 +185,8 @@ def _find(folders: Iterable[Path]) -> Path | None:
                 return folder / name
         configs = [path for path in sorted(folder.glob("*.json")) if _is_config(path)]
         if len(configs) > 1:
-            given = f"{folder} has several configs ({', '.join(path.name for path in configs)})"
-            raise InputError(given, "one", "choose it with `config`")
+            names = ", ".join(path.name for path in configs)
+            raise InputError(f"{folder} has several configs ({names}). Choose one with `config`.")
         if configs:
             return configs[0]
     return None
@@ -210,16 +194,11 @@ def _find(folders: Iterable[Path]) -> Path | None:
 
 def _is_config(path: Path) -> bool:
     try:
-        return path.is_file() and _CONFIG_FIELD in _read_object(path)
+        return path.is_file() and _CONFIG_FIELD in read_object(path)
     except InputError:
-        return False  # some other JSON file, which is nobody's business here
+        return False  # another kind of JSON file
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    remedy = "get the file again, or give another one with `config`"
-    return read_object(path, "a JSON object with the sizes of the model", remedy)
-
-
-def read_object(path: Path, expected: str, remedy: str) -> dict[str, Any]:
-    """Read a JSON object that came with a checkpoint; what to say of anything else."""
-    return dict(parse_json(read_at(path, 0, _MAX_JSON_BYTES), str(path), expected, dict, remedy))
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object from the checkpoint's folder, of limited size."""
+    return dict(parse_json(read_at(path, 0, _MAX_JSON_BYTES), str(path)))

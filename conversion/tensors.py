@@ -1,4 +1,4 @@
-"""What every reader gives: the tensors of a checkpoint by name."""
+"""The tensors of a checkpoint by name: the result of every reader."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: The dtypes that a reader may give a tensor in.
+#: The dtypes of the tensors that readers return.
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name)
     for name in (
@@ -22,25 +22,25 @@ DTYPES: dict[str, torch.dtype] = {
 
 @dataclass(frozen=True)
 class Unread:
-    """A value of a dtype that is none of `DTYPES`. It is listed, and its bytes are not read."""
+    """A value of a dtype outside `DTYPES`: it is listed, and its bytes are not read."""
 
     shape: tuple[int, ...]
     dtype: str
     """The format's own word, such as "string"."""
 
 
-#: By name, exactly as the file has it, in the order of the file. A tensor may lie in the mapped
-#: file: it is not to be changed.
+#: By name, exactly as in the file, in the order of the file. A tensor may be a view of the mapped
+#: file, so it must not be changed.
 Tensors = Mapping[str, Tensor | Unread]
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a file holds, or all files of a checkpoint."""
+    """The content of a file, or of all files of a checkpoint."""
 
     tensors: Tensors
     software: str | None = None
-    """What the file says about the program that wrote it, where it says so."""
+    """The program that wrote it, where the file names one."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     """Plain attributes of a pickled module, dotted: "transformer_blocks.0.attention.h"."""
     files: tuple[Path, ...] = ()
@@ -55,6 +55,6 @@ def dtype_name(tensor: Tensor | Unread) -> str:
 
 
 def known(tensor: Tensor | Unread) -> Tensor | Unread:
-    """The tensor itself, or an `Unread` where its dtype is none of `DTYPES`."""
+    """The tensor itself, or an `Unread` if its dtype is not in `DTYPES`."""
     name = dtype_name(tensor)
     return tensor if name in DTYPES else Unread(tuple(tensor.shape), name)

@@ -1,4 +1,4 @@
-"""The vocabulary that came with a checkpoint, and the tokenizer that is made of it."""
+"""The vocabulary in a checkpoint's folder, and its tokenizer."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ TOKENIZER_FILE, VOCABULARY_FILE = "tokenizer.json", "vocab.txt"
 #: The class that codertimo's `bert-vocab` pickles, as its bytes are in the file.
 _CODERTIMO_CLASS = b"bert_pytorch.dataset.vocab"
 _MAX_PICKLE_HEAD = 4096
-#: A vocabulary with this share of capitalised words keeps case. Uncased ones have letters and a few
-#: tokens that somebody added.
+#: A vocabulary with this share of capitalised words keeps case. Uncased ones have single letters
+#: and a few tokens of their users.
 _CASED_SHARE = 0.01
 _MAX_VOCABULARY_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The files of a vocabulary, and how text is to be folded for it."""
+    """The files of a vocabulary, and whether text is lower-cased for it."""
 
     path: Path
     """vocab.txt, tokenizer.json or codertimo's pickle; the folder of another class than BERT's."""
     kind: str
-    """"vocab.txt", "tokenizer.json", "codertimo", or the class where it is not BERT's own."""
+    """"vocab.txt", "tokenizer.json", "codertimo", or the class if it is not BERT's own."""
     lower_case: bool
     reason: str
-    """Where `lower_case` comes from, in words for the report."""
+    """The origin of `lower_case`, in words for the report."""
     foreign: TokenizerClass | None = None
-    """The class where it is not BERT's own: its files are copied as they are."""
+    """The class if it is not BERT's own: its files are copied unchanged."""
 
 
 def find_vocabulary(
@@ -60,21 +60,25 @@ def find_vocabulary(
     lower_case: bool | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> Vocabulary | None:
-    """Look for a vocabulary, and decide whether it is one of lower-cased words.
+    """Find a vocabulary, and decide whether it is lower-cased.
 
-    A folder whose tokenizer is not BERT's own decides for itself. What decides otherwise:
-    `lower_case`; else `tokenizer_config.json` (or `tokenizer.json`); else, for a folder that
-    transformers loads, AutoTokenizer's default; else "uncased" or "cased" in one of the names; else
-    whether words with capitals are in the vocabulary.
+    A tokenizer of another class than BERT's decides for itself. Otherwise the first of these
+    decides:
+
+    - `lower_case`
+    - `tokenizer_config.json` or `tokenizer.json`
+    - AutoTokenizer's default, for a folder that transformers loads
+    - "uncased" or "cased" in one of the names
+    - the share of capitalised words in the vocabulary
 
     Args:
-        folders: Where to look, in this order.
+        folders: The folders to search, in this order.
         names: Names of the checkpoint: of its archive, its folder.
-        lower_case: The user's own word.
+        lower_case: The user's choice.
         config: The checkpoint's config, which may name the tokenizer's class.
 
     Returns:
-        The vocabulary; None if there is none.
+        The vocabulary, or None.
 
     Raises:
         InputError: A file of it is damaged, or `lower_case` does not apply to it.
@@ -83,23 +87,23 @@ def find_vocabulary(
     place = None
     for folder in folders:
         file = folder / TOKENIZER_CONFIG
-        found = tokenizer_class(_load(file) if file.is_file() else {}, config)
-        files, place = tokenizer_files(folder, found), _in_folder(folder)
-        if not found.is_own and (files or place):
+        cls = tokenizer_class(read_object(file) if file.is_file() else {}, config)
+        files, place = tokenizer_files(folder, cls), _in_folder(folder)
+        if not cls.is_own and (files or place):
             if lower_case is not None:
-                given = f"`do_lower_case` was given for the tokenizer {found.name}"
-                remedy = "leave it out, or set it in tokenizer_config.json"
-                raise InputError(given, "its files as they are", remedy)
-            copied = f"{', '.join(file.name for file in files)} copied as they are"
-            return Vocabulary(folder, found.name, False, copied, found)
+                raise InputError(
+                    f"`do_lower_case` does not apply to the tokenizer {cls.name}. "
+                    f"Remove it, or set it in {TOKENIZER_CONFIG}."
+                )
+            copied = f"{', '.join(file.name for file in files)} copied unchanged"
+            return Vocabulary(folder, cls.name, False, copied, cls)
         if place:
             break
     if place is None:
         return None
     path, kind = place
     if kind == "codertimo" and lower_case:
-        given = "`do_lower_case` was given for a vocabulary of codertimo/BERT-pytorch"
-        raise InputError(given, "text as it is, cut at spaces", "leave it out")
+        raise InputError("`do_lower_case` does not apply to a vocabulary of codertimo. Remove it.")
     return Vocabulary(path, kind, *_case(path, kind, names, lower_case, config))
 
 
@@ -110,51 +114,50 @@ def _case(
     lower_case: bool | None,
     config: Mapping[str, Any],
 ) -> tuple[bool, str]:
-    """Whether text is lower-cased for a vocabulary, and what says so."""
+    """Whether text is lower-cased for a vocabulary, and the reason."""
     if kind == "codertimo":
-        return False, "codertimo/BERT-pytorch cuts text at spaces"
+        return False, "codertimo/BERT-pytorch splits text at spaces"
     if lower_case is not None:
-        return lower_case, "as asked for"
+        return lower_case, "as requested"
     folder = path.parent
-    fields = {
-        name: _load(folder / name) if (folder / name).is_file() else {}
+    settings, tokenizer = (
+        read_object(folder / name) if (folder / name).is_file() else {}
         for name in (TOKENIZER_CONFIG, TOKENIZER_FILE)
-    }
-    settings, normalizer = fields[TOKENIZER_CONFIG], fields[TOKENIZER_FILE].get("normalizer")
+    )
+    normalizer, model = tokenizer.get("normalizer"), tokenizer.get("model")
     said = normalizer.get("lowercase") if isinstance(normalizer, dict) else None
     for name, value in ((TOKENIZER_CONFIG, settings.get("do_lower_case")), (TOKENIZER_FILE, said)):
         if isinstance(value, bool):
             return value, name
     if config.get("model_type") and (folder / "config.json").is_file():
-        return True, "as AutoTokenizer does where no file says otherwise"
+        return True, "AutoTokenizer's default"
     for name in names:
-        found = re.findall(r"(?<![a-z])(uncased|cased)(?![a-z])", name.lower())
-        if len(set(found)) == 1:
-            return found[0] == "uncased", f"the name {name}"
+        words = set(re.findall(r"(?<![a-z])(uncased|cased)(?![a-z])", name.lower()))
+        if len(words) == 1:
+            return words == {"uncased"}, f"the name {name}"
     if kind == TOKENIZER_FILE:
-        model = fields[TOKENIZER_FILE].get("model")
         listed = model.get("vocab") if isinstance(model, dict) else None
         tokens = [str(token) for token in listed] if isinstance(listed, dict | list) else []
     else:
         content = read_at(path, 0, _MAX_VOCABULARY_BYTES)
         tokens = content.decode(errors="replace").splitlines()
-    words = [token for token in tokens if len(token) > 1 and token.isalpha()]
-    capitals = sum(word != word.lower() for word in words)
-    said = f"{capitals} of {len(words)} words in the vocabulary have capitals"
-    return capitals <= _CASED_SHARE * len(words), said
+    letters = [token for token in tokens if len(token) > 1 and token.isalpha()]
+    capitals = sum(word != word.lower() for word in letters)
+    said = f"{capitals} of {len(letters)} words in the vocabulary have capitals"
+    return capitals <= _CASED_SHARE * len(letters), said
 
 
 def make_tokenizer(vocabulary: Vocabulary, max_length: int | None) -> PreTrainedTokenizerBase:
     """Build the tokenizer.
 
     Args:
-        vocabulary: What `find_vocabulary` found.
-        max_length: Longest sequence that the model has positions for, in tokens; a shorter one of
-            the tokenizer's own stays.
+        vocabulary: The result of `find_vocabulary`.
+        max_length: Maximum sequence length of the model, in tokens; a smaller one of the tokenizer
+            stays.
 
     Raises:
-        InputError: The vocabulary is damaged, lacks BERT's special tokens, or is that of a class
-            that cannot be loaded here.
+        InputError: The vocabulary is damaged, lacks BERT's special tokens, or needs a class that
+            cannot be loaded here.
     """
     from hf_bert_impl import BertTokenizer
 
@@ -173,15 +176,15 @@ def make_tokenizer(vocabulary: Vocabulary, max_length: int | None) -> PreTrained
             else:
                 tokenizer = BertTokenizer.from_pretrained(folder, do_lower_case=lower_case)
             if max_length is not None:
-                # A tokenizer may stop before the positions do: sentence-transformers goes by it.
+                # sentence-transformers takes its limit from the tokenizer.
                 tokenizer.model_max_length = min(tokenizer.model_max_length, max_length)
             return tokenizer
-    # What tokenizers and transformers raise for damaged files depends on the damage.
+    # The type of the libraries' error depends on the damage.
     except Exception as error:
         raise InputError(
-            f"{vocabulary.path} is no vocabulary of BERT ({one_line(error)[:300]})",
-            "one token a line, with [UNK], [CLS] and [SEP] among them",
-            "mend it, or move it away to convert without a tokenizer",
+            f"{vocabulary.path} is no vocabulary of BERT ({one_line(error)[:300]}). It needs one "
+            "token per line, including [UNK], [CLS] and [SEP]. Correct it, or remove it to convert "
+            "without a tokenizer."
         ) from error
 
 
@@ -199,12 +202,12 @@ def read_word_tokenizer(path: Path, max_length: int | None = None) -> PreTrained
 
 
 def pickled_vocabulary(tokenizer: PreTrainedTokenizerBase) -> bytes | None:
-    """A vocabulary as codertimo's `WordVocab.load_vocab` reads it; None if it is not one of words.
+    """A vocabulary in the form of codertimo's `WordVocab`; None for another kind of tokenizer.
 
-    How often each word was met is not in a tokenizer: `freqs` is empty.
+    A tokenizer has no word counts, so `freqs` is empty.
 
     Args:
-        tokenizer: As `word_tokenizer` makes it.
+        tokenizer: A tokenizer from `word_tokenizer`.
     """
     tokens = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)
     if tuple(tokens[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
@@ -216,8 +219,8 @@ def pickled_vocabulary(tokenizer: PreTrainedTokenizerBase) -> bytes | None:
         "stoi": {token: number for number, token in enumerate(tokens)},
         "vectors": None,
     }
-    # Its package need not be here: the class is named, made anew without arguments, and gets the
-    # state. Of the state's own pickle neither the head nor the full stop is taken.
+    # codertimo's package need not be installed: the opcodes name its class, make an object without
+    # arguments, and set the state, whose own pickle loses its head and its STOP.
     head = pickle.PROTO + b"\x02" + pickle.GLOBAL + _CODERTIMO_CLASS + b"\nWordVocab\n"
     made = pickle.EMPTY_TUPLE + pickle.NEWOBJ
     return head + made + pickle.dumps(state, protocol=2)[2:-1] + pickle.BUILD + pickle.STOP
@@ -226,7 +229,7 @@ def pickled_vocabulary(tokenizer: PreTrainedTokenizerBase) -> bytes | None:
 def save_tokenizer(
     vocabulary: Vocabulary, tokenizer: PreTrainedTokenizerBase | None, folder: Path
 ) -> None:
-    """Write a tokenizer's files; those of another class than BERT's are copied.
+    """Write a tokenizer's files, or copy them for another class than BERT's.
 
     Raises:
         InputError: They cannot be written.
@@ -237,11 +240,10 @@ def save_tokenizer(
                 shutil.copyfile(file, folder / file.name)
         elif tokenizer is not None:
             tokenizer.save_pretrained(folder)
-    except Exception as error:  # the library raises this class itself, for a full disk too
+    except Exception as error:  # tokenizers raises this class itself, also for a full disk
         raise InputError(
-            f"the tokenizer cannot be written ({one_line(error)[:300]})",
-            "a place that can be written to, with room for the result",
-            "free some space, or name another folder",
+            f"The tokenizer cannot be written ({one_line(error)[:300]}). Free some disk space, or "
+            "choose another folder."
         ) from error
 
 
@@ -249,7 +251,7 @@ def _in_folder(folder: Path) -> tuple[Path, str] | None:
     for name in (TOKENIZER_FILE, VOCABULARY_FILE):
         if (folder / name).is_file():
             return folder / name, name
-    # bert-base-uncased-vocab.txt, as the 2018 archives had it beside them.
+    # Such as bert-base-uncased-vocab.txt next to the archives of 2018.
     named = sorted(path for path in folder.glob("*vocab*") if path.is_file())
     texts = [path for path in named if path.suffix == ".txt"]
     if len(texts) == 1:
@@ -259,10 +261,5 @@ def _in_folder(folder: Path) -> tuple[Path, str] | None:
 
 
 def is_pickled_vocabulary(path: Path) -> bool:
-    """Whether a file is a vocabulary that codertimo's `bert-vocab` pickled, by its first bytes."""
+    """Whether the first bytes of a file are of a vocabulary that codertimo's `bert-vocab` wrote."""
     return _CODERTIMO_CLASS in read_at(path, 0, _MAX_PICKLE_HEAD)
-
-
-def _load(path: Path) -> dict[str, Any]:
-    remedy = "mend it, or move it away to convert without a tokenizer"
-    return read_object(path, "a JSON object", remedy)

@@ -1,1 +1,1 @@
-"""Maps: tables from each software's tensor names to ours. They know nothing of bytes."""
+"""Tables of each software's tensor names and ours, independent of file formats."""

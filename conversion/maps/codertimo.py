@@ -1,8 +1,8 @@
-"""codertimo/BERT-pytorch (`bert_pytorch`): its own names, for a model of ours of that variant.
+"""codertimo/BERT-pytorch (`bert_pytorch`), which becomes a model of ours of that variant.
 
-Names as in bert_pytorch/model of https://github.com/codertimo/BERT-pytorch. The LayerNorm of a
-block stands before the sublayer there; ours has it under the name of the one after. The decoder is
-not tied, and there is no pooler. The trainer saves the encoder alone, without `bert.`.
+Names as in bert_pytorch/model of https://github.com/codertimo/BERT-pytorch. Its LayerNorms come
+before the sublayer, under our names of those after it. The decoder is not tied, and there is no
+pooler. The trainer saves the encoder alone, without `bert.`.
 """
 
 import math
@@ -26,7 +26,7 @@ LINEARS = (
     (f"{BLOCK}.feed_forward.w_1", f"{LAYER}.intermediate.dense"),
     (f"{BLOCK}.feed_forward.w_2", f"{LAYER}.output.dense"),
     ("[{wrapper}]mask_lm.linear", names.DECODER),
-    # Label 1 is "is the next sentence" there; the rows stay as they are.
+    # Label 1 means "is the next sentence" there; the rows keep their order.
     ("[{wrapper}]next_sentence.linear", names.NEXT_SENTENCE),
 )
 NORMS = (

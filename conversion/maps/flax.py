@@ -1,8 +1,8 @@
 """transformers' FlaxBert models: `flax_model.msgpack`.
 
-Names are those of the nested dictionaries, joined by slashes. All kernels are (in, out), those of
-the heads too; embeddings are called `embedding` and the scale of a LayerNorm `scale`. The bare
-encoder has no `bert/` before its names. The decoder is stored where it is not tied only.
+Names are the keys of nested dictionaries, joined by slashes. All kernels are (in, out), also in
+the heads. Embeddings are called `embedding` and the scale of a LayerNorm `scale`. The bare encoder
+has no `bert/` before its names. Only an untied decoder is stored.
 """
 
 from ..rules import KERNEL, Rule, Table, module_rules

@@ -1,8 +1,8 @@
 """google-research/bert: name-based TensorFlow 1 checkpoints.
 
 Names as in modeling.py, run_pretraining.py, run_classifier.py and run_squad.py of
-https://github.com/google-research/bert. Kernels are (in, out); the weights of the heads are
-variables of their own and already (labels, in). The masked-LM decoder is the word embeddings.
+https://github.com/google-research/bert. Kernels are (in, out); the weights of the heads are plain
+variables, (labels, in). The masked-LM decoder is the word embeddings.
 """
 
 from ..rules import GAMMA, KERNEL, Ignore, Rule, Table, module_rules
@@ -20,7 +20,7 @@ RULES = (
     Rule("cls/predictions/output_bias", names.SCORES_BIAS),
     Rule("cls/seq_relationship/output_weights", f"{names.NEXT_SENTENCE}.weight"),
     Rule("cls/seq_relationship/output_bias", f"{names.NEXT_SENTENCE}.bias"),
-    # run_classifier.py makes these two outside any scope.
+    # run_classifier.py creates these two outside any scope.
     Rule("output_weights", f"{names.CLASSIFIER}.weight"),
     Rule("output_bias", f"{names.CLASSIFIER}.bias"),
     Rule("cls/squad/output_weights", f"{names.ANSWERS}.weight"),
@@ -30,10 +30,10 @@ RULES = (
 IGNORES = (
     Ignore("{any}/{first}", "first moment of the optimizer"),
     Ignore("{any}/{second}", "second moment of the optimizer"),
-    # What tf.train.Optimizer calls the slots that it makes itself.
+    # Slots that tf.train.Optimizer creates.
     Ignore("{any}/{optimizer}", "state of the optimizer"),
     Ignore("{any}/accum", "gradients collected over several steps"),
-    Ignore("{any}/ExponentialMovingAverage", "moving average kept beside the weights"),
+    Ignore("{any}/ExponentialMovingAverage", "moving average of the weights"),
     Ignore("[{any}/]{step}", "count of training steps"),
     Ignore("[{any}/]{power}", "power of Adam's decay rate after so many steps"),
     Ignore("[{any}/]{scale}", "loss scaling of half-precision training"),

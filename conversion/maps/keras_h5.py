@@ -1,9 +1,9 @@
 """transformers' TFBert models: Keras h5 files (`tf_model.h5`).
 
-A file of one piece calls its tensors `<group>/<model>/<name>:0`: the group is one of the model's
-top layers, the model Keras's name for the class, with a number where there were several
-(`tf_bert_model_1`). A shard calls them `<name>:0`. All kernels are (in, out), those of the heads
-too. The group of the masked-LM head repeats all the embeddings, because that layer holds them.
+A single file names its tensors `<group>/<model>/<name>:0`. The group is one of the model's top
+layers. The model is Keras's name for the class, with a number for a second one
+(`tf_bert_model_1`). A shard names tensors `<name>:0`. All kernels are (in, out), also in the heads.
+The group of the masked-LM head repeats the embeddings, because that layer holds them.
 """
 
 from ..rules import Operation, Rule, Table
@@ -22,7 +22,7 @@ def _path(name: str, group: str = "") -> str:
 
 def _embeddings(group: str = "", repeats: bool = False) -> tuple[Rule, ...]:
     places = (
-        # transformers makes the word embeddings by hand and the others by Keras's own layer.
+        # transformers writes the word embeddings itself, and the others by Keras's layer.
         (f"{_path(names.WORDS, group)}/weight:0", f"{names.WORDS}.weight"),
         (f"{_path(names.POSITIONS, group)}/embeddings:0", f"{names.POSITIONS}.weight"),
         (f"{_path(names.TOKEN_TYPES, group)}/embeddings:0", f"{names.TOKEN_TYPES}.weight"),

@@ -1,14 +1,14 @@
 """TensorFlow 2's own BERT (tensorflow/models, `official.nlp`): object-based checkpoints.
 
-A tensor is called by the path of Python attributes that leads to it. There are three layouts of
-the encoder: numbered layers (0 to 2 the embeddings, 3 their LayerNorm, from 4 on the blocks, then
-the pooler), with the attention's output inside the attention (2020-12 and later) or beside it
-(before), and named layers (`BertEncoderV2`). Attention kernels keep their heads apart: (in, heads,
-head size) for queries, keys and values, (heads, head size, out) for the output.
+A tensor's name is its path of Python attributes. The encoder has three layouts. Two have numbered
+layers: 0 to 2 the embeddings, 3 their LayerNorm, from 4 the blocks, then the pooler. The output of
+attention is inside the attention (since 2020-12) or next to it (before). The third has named layers
+(`BertEncoderV2`). Attention kernels have an axis for heads: (in, heads, head size) for queries,
+keys and values, (heads, head size, out) for the output.
 
-Names and shapes were taken from checkpoints that the converters of releases 2.3.0 and 2.15.0 and
-their pre-training models wrote. Which task a head of these models serves is not in its name, so
-only two are known: next sentence beside masked-LM, and the classifier of `BertClassifier`.
+Names and shapes are from checkpoints of the converters and pre-training models of releases 2.3.0
+and 2.15.0. A head's name does not include its task, so only two are known: next sentence together
+with masked-LM, and the classifier of `BertClassifier`.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ def _rules(modules: Mapping[str, str], ends: Ends) -> tuple[Rule, ...]:
 
 
 def _encoder(words: str, positions: str, types: str, norm: str, block: str) -> tuple[Rule, ...]:
-    """One layout: where the embeddings are, their LayerNorm, and the layers."""
+    """One layout, from the paths of the embeddings, their LayerNorm and the layers."""
     inner, attention = f"{block}/_attention_layer", f"{names.LAYER}.attention"
     embeddings = {words: names.WORDS, positions: names.POSITIONS, types: names.TOKEN_TYPES}
     heads = {f"{inner}/_{name}_dense": f"{attention}.self.{name}" for name in HEADS}
@@ -71,7 +71,7 @@ BODY = (
         "_embedding_norm_layer",
         "_transformer_layers/{layer}",
     ),
-    # A tensor that two objects share is stored once, under the shorter path.
+    # A shared tensor is stored once, under the shorter path.
     *_rules({"masked_lm/embedding_table": names.WORDS}, EMBEDDING),
     *_rules({"masked_lm/dense": f"{names.TRANSFORM}.dense"}, LINEAR),
     *_rules({"masked_lm/layer_norm": f"{names.TRANSFORM}.LayerNorm"}, NORM),

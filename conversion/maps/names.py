@@ -1,7 +1,7 @@
-"""What BERT is made of, by our names: the state-dict keys of transformers and of this package.
+"""The parts of BERT by our names: the state-dict keys of transformers and of this package.
 
-The tables are made of these lists where a software's names follow ours; `{layer}` is the layer's
-number. Every name ends in `.weight` or `.bias`, which are left out here.
+Tables use these lists where a software's names follow ours. `{layer}` is the layer's number; the
+endings `.weight` and `.bias` are omitted.
 """
 
 WORDS = "bert.embeddings.word_embeddings"
@@ -37,8 +37,8 @@ CLASSIFIER = "classifier"
 ANSWERS = "qa_outputs"
 HEADS = (NEXT_SENTENCE, CLASSIFIER, ANSWERS)
 
-#: The bias of the masked-LM scores; it stands by itself, without a module.
+#: The bias of the masked-LM scores, which belongs to no module.
 SCORES_BIAS = "cls.predictions.bias"
 DECODER = "cls.predictions.decoder"
-#: Tensors that are another one's in every model with `tie_word_embeddings` (the default).
+#: Tensors and their partners in every model with `tie_word_embeddings` (the default).
 TIED = {f"{DECODER}.weight": f"{WORDS}.weight", f"{DECODER}.bias": SCORES_BIAS}

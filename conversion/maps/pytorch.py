@@ -1,9 +1,9 @@
 """PyTorch: transformers (all releases) and its ancestor pytorch_pretrained_bert.
 
 Both have the names of this package. The ancestor (up to 2018's 0.3) calls a LayerNorm's weight and
-bias gamma and beta, and stores the tied decoder's weight without a bias of its own. transformers 4
-stores both in `.bin` files, and leaves both out of safetensors. A bare encoder has no `bert.`
-before its names; what wraps or saves a model in training puts words of its own there.
+bias gamma and beta, and stores the tied decoder's weight without a bias. transformers 4 stores both
+in `.bin` files, and omits both from safetensors. A bare encoder has no `bert.` before its names;
+wrappers and training loops add prefixes of their own.
 """
 
 from ..rules import Ignore, Rule, Table
@@ -16,7 +16,7 @@ LINEARS = (
     *(name.replace("attention", "crossattention") for name in names.LINEARS[:4]),
 )
 NORMS = (*names.NORMS, f"{names.LAYER}.crossattention.output.LayerNorm")
-# Relative positions, which transformers 4 had: one table a layer.
+# Relative positions of transformers 4: one table per layer.
 EMBEDDINGS = (*names.EMBEDDINGS, f"{names.LAYER}.attention.self.distance_embedding")
 
 
@@ -29,7 +29,7 @@ def _same(name: str, alias: bool = False) -> Rule:
 
 
 def _norms(old: bool) -> tuple[Rule, ...]:
-    """Both spellings of a LayerNorm's parameters; one of them is written."""
+    """Both spellings of a LayerNorm's parameters; only one is written."""
     spellings = (("weight", "gamma"), ("bias", "beta"))
     return tuple(
         Rule(_name(f"{norm}.{said}"), f"{norm}.{ours}", alias=(said == ours) == old)
@@ -53,7 +53,7 @@ IGNORES = (
 )
 
 SLOTS = {
-    # DataParallel, torch.compile, Lightning, and the dicts that training loops save.
+    # DataParallel, torch.compile, Lightning, and dicts of training loops.
     "wrapper": r"(?:(?:module|_orig_mod|model|state_dict|model_state_dict)\.)+",
     "base": r"bert\.",
     "training": "(?:optimizer|lr_scheduler|scheduler)[a-z_]*",

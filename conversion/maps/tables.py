@@ -1,6 +1,4 @@
-"""All tables, and the choice of the one that a checkpoint's names fit."""
-
-import re
+"""All tables, and the choice of the best one for a checkpoint's names."""
 
 from hf_bert_impl.errors import InputError
 
@@ -15,7 +13,7 @@ from .keras_h5 import KERAS_H5
 from .model_garden import MODEL_GARDEN, MODEL_GARDEN_PRETRAINER
 from .pytorch import PYTORCH_PRETRAINED_BERT, TRANSFORMERS
 
-#: In the order in which they are preferred where names fit several equally well.
+#: If names fit several equally well, the first one is chosen.
 TABLES = (
     TRANSFORMERS,
     PYTORCH_PRETRAINED_BERT,
@@ -27,56 +25,30 @@ TABLES = (
     MODEL_GARDEN_PRETRAINER,
 )
 
-#: What only another architecture's tensors are called, PyTorch, TensorFlow or Flax.
-_OTHERS = {
-    "RoBERTa": r"(^|[./])roberta[./]|^lm_head[./]layer_norm[./]",
-    "ALBERT": r"(^|[./])albert[./]|albert_layer_groups|/transformer/group_[0-9]|hidden_mapping_in",
-    "ELECTRA": r"(^|[./])electra[./]|(discriminator|generator)_predictions[./]|embeddings_project",
-    "DistilBERT": r"(^|[./])distilbert[./]|[./]attention[./]q_lin[./]",
-    "DeBERTa": r"(^|[./])deberta[./]|[./]rel_embeddings[./]|[./]pos_(q|key)_proj[./]|self\.in_proj",
-    "MobileBERT": r"(^|[./])mobilebert[./]|[./]bottleneck[./]|[./]embedding_transformation[./]",
-    "MPNet": r"(^|[./])mpnet[./]|relative_attention_bias[./]",
-    "GPT-2": r"(^|[./])wte([./]|$)|(^|[./])h[./_]{0,3}[0-9]+[./]attn[./]c_attn[./]",
-    "XLNet": r"[./]rel_attn[./]|(^|[./])mask_emb$",
-    "T5": r"[./]SelfAttention[./][qkvo][./]",
-    "BART": r"(^|[./])decoder[./]layers[./][0-9]+[./]encoder_attn[./]",
-    "ModernBERT": r"(^|[./])embeddings[./]tok_embeddings[./]|[./]attn[./]Wqkv[./]",
-    "LLaMA or another decoder": r"(^|[./])layers[./][0-9]+[./]self_attn[./]q_proj[./]",
-    "a vision transformer": r"[./]patch_embeddings?[./]",
-}
-_ANY_OTHER = re.compile("|".join(_OTHERS.values()))
-
 
 def detect(tensors: Tensors) -> Table:
-    """The table whose names a checkpoint has.
+    """The table of a checkpoint's names.
 
     Returns:
-        The table that leaves the fewest names unknown. Some may be: `planning.plan` names them.
+        The table with the fewest unknown names. `planning.plan` reports these.
 
     Raises:
-        InputError: The names are those of another architecture, or of none that is known.
+        InputError: No name is of the word embeddings.
     """
-    foreign = next((name for name in tensors if _ANY_OTHER.search(name)), "")
-    for other, pattern in _OTHERS.items():
-        if re.search(pattern, foreign):
-            given = f"{foreign[:200]!r} is a tensor of {other}, not of BERT"
-            raise InputError(given, "a BERT", "give the checkpoint of a BERT")
     matches = {table: [table.find(name) for name in tensors] for table in TABLES}
     table = min(TABLES, key=lambda table: _misfits(matches[table]))
     words = f"{names.WORDS}.weight"
     if not any(match and getattr(match[0], "target", "") == words for match in matches[table]):
         raise InputError(
-            f"no tensor is the word embeddings of a BERT: the checkpoint has "
-            f"{listing(tensors, 'tensor', most=5)}",
-            f"names of {', '.join(table.software for table in TABLES)}",
-            "give all files of the checkpoint of a BERT",
+            f"The checkpoint has {listing(tensors, 'tensor', 5)}, but no word embeddings of BERT. "
+            "Give all files of a BERT checkpoint."
         )
     return table
 
 
 def _misfits(matches: list[tuple[Rule | Ignore, Values] | None]) -> tuple[int, int, int]:
-    """How badly names fit a table: first how many it does not know, then how many it does not map
-    (what one table ignores another one may map), then how many it knows as aliases only."""
+    """The misfit of names and a table: the number of unknown names, then of names that it does not
+    map (another table may map an ignored name), then of aliases."""
     unknown = matches.count(None)
     rules = [match[0] for match in matches if match and isinstance(match[0], Rule)]
     return unknown, len(matches) - len(rules), sum(rule.alias for rule in rules)

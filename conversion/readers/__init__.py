@@ -1,1 +1,1 @@
-"""Readers: a file format's bytes into named tensors. They know nothing of BERT."""
+"""Readers of file formats into named tensors, for any model."""

@@ -1,8 +1,7 @@
 """Flax weights: `flax_model.msgpack` of transformers' FlaxBert classes.
 
-The file is one MessagePack value: tables in tables, and at the leaves arrays as an extension type
-of their own, around (shape, dtype, bytes) in MessagePack again (flax, serialization.py). Names are
-the keys on the way, joined by "/".
+The file is one MessagePack value: nested tables whose leaves are arrays, an extension type around
+(shape, dtype, bytes) in MessagePack (flax, serialization.py). Names are the keys joined by "/".
 """
 
 from __future__ import annotations
@@ -23,16 +22,15 @@ from .mapped import byte_size, read_at, reading, tensor_at
 
 #: Flax's extension types: an array, and a numpy scalar (stored as an array of ()).
 _ARRAYS = (1, 3)
-#: The key that marks a table which stands for an array above a GiB, cut into flat pieces.
+#: The key of a table that represents an array above a GiB, in flat pieces.
 _CHUNKED = "__msgpack_chunked_array__"
-#: A table with a text as its first key, and the head of an array: by these a file is known.
+#: The signature of a file: a table with a text as its first key, and the head of an array.
 _TABLE = re.compile(rb"([\x81-\x8f]|\xde..|\xdf....)[\xa0-\xbf\xd9-\xdb]", re.DOTALL)
 _HEAD = re.compile(rb"(\xc7.|\xc8..|\xc9....|[\xd4-\xd8])[\x01\x03]\x93", re.DOTALL)
 _HEAD_BYTES = 1 << 16
-#: Entries of a table or a list, and of all of them. BERT-large, with two slots of an optimizer,
-#: has 1200 arrays.
+#: Maximum entries of a table, a list, or the file. BERT-large with an optimizer has 1200 arrays.
 _MAX_ENTRIES = 1 << 17
-#: Names may take as many characters as the file has bytes, or so many in a small one.
+#: Characters of all names: at most the file's bytes, or this number for a small file.
 _MIN_NAMES = 1 << 20
 
 
@@ -40,7 +38,7 @@ def read_flax(path: Path) -> Checkpoint:
     """Read a msgpack file.
 
     Raises:
-        InputError: The file is damaged, or no table of tables and arrays; or msgpack is missing.
+        InputError: The file is damaged, or holds no table of arrays; or msgpack is missing.
     """
     unpackb = require("msgpack", "convert", "a Flax checkpoint").unpackb
 
@@ -60,21 +58,21 @@ def read_flax(path: Path) -> Checkpoint:
         shape, dtype, numbers = unpack(content, lambda code, _: Unread((), f"extension {code}"))
         if dtype not in DTYPES:
             return Unread(tuple(shape), str(dtype))
-        if min(shape, default=0) < 0 or byte_size(shape, dtype) != len(numbers):
+        if byte_size(shape, dtype) != len(numbers):
             raise ValueError(f"an array is {dtype} {shape!s:.100}, but has {len(numbers)} bytes")
         raw = torch.from_numpy(np.frombuffer(bytearray(numbers), np.uint8))
         return tensor_at(raw, 0, shape, dtype)
 
     tensors: dict[str, Tensor | Unread] = {}
-    room = max(path.stat().st_size, _MIN_NAMES)
+    budget = max(path.stat().st_size, _MIN_NAMES)
     with reading("MessagePack", path):
         tree = unpack(path.read_bytes(), array)
         if not isinstance(tree, dict):
             raise ValueError("it does not start with a table")
         for name, leaf in _leaves("", tree):
-            room -= len(name)
-            if name in tensors or room < 0:
-                raise ValueError(f"{name!r:.200} is there twice, or its names are too long")
+            budget -= len(name)
+            if name in tensors or budget < 0:
+                raise ValueError(f"it has {name!r:.200} twice, or its names are too long")
             if len(tensors) == _MAX_ENTRIES:
                 raise ValueError(f"it has more than {_MAX_ENTRIES} entries")
             tensors[name] = leaf
@@ -97,14 +95,12 @@ def _leaf(value: Any) -> Tensor | Unread:
         shape = [value["shape"][str(place)] for place in range(len(value["shape"]))]
         kinds = {(piece.dtype, piece.dim()) for piece in pieces}
         if kinds != {(pieces[0].dtype, 1)}:
-            raise ValueError("the pieces of an array are no flat ones of one dtype")
+            raise ValueError("the pieces of an array differ in dtype, or are not flat")
         return torch.cat(pieces).reshape(shape)
-    if isinstance(value, bool | float) or (isinstance(value, int) and value < 1 << 63):
-        return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
     return value if isinstance(value, Tensor | Unread) else Unread((), type(value).__name__)
 
 
 def is_flax(path: Path) -> bool:
-    """Whether a file is a table of MessagePack, with an array of Flax's among its first values."""
+    """Whether a file is a MessagePack table with a Flax array among its first values."""
     head = read_at(path, 0, _HEAD_BYTES)
     return _TABLE.match(head) is not None and _HEAD.search(head) is not None

@@ -20,19 +20,18 @@ from ..tensors import DTYPES, Checkpoint, Unread
 from .mapped import byte_size, map_file, most_bytes, read_at, reading, tensor_at
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
-#: The signature may follow a block of the user's own, of 512 bytes or a power of two above.
+#: The signature may follow a user block of 512 bytes or a larger power of two.
 _SIGNATURE_PLACES = (0, *(1 << power for power in range(9, 21)))
 _PROGRAM = Path(__file__).with_name("hdf5_process.py")
-#: Seconds that reading may take: so many, and one more for each so many bytes.
-_SECONDS, _BYTES_A_SECOND = 30, 5 << 20
+#: Timeout in seconds, plus the time for the file's bytes.
+_SECONDS, _BYTES_PER_SECOND = 60, 5 << 20
 
 
 def read_h5(path: Path) -> Checkpoint:
     """Read an HDF5 file by h5py, in a process of its own.
 
     Raises:
-        InputError: The file is damaged, has links or keeps numbers in other files; or h5py is
-            missing.
+        InputError: The file is damaged, has links or numbers in other files, or h5py is missing.
     """
     require("h5py", "convert", "a Keras checkpoint")
     with (
@@ -40,12 +39,15 @@ def read_h5(path: Path) -> Checkpoint:
         tempfile.TemporaryDirectory(prefix="hf-bert-h5-", ignore_cleanup_errors=True) as folder,
     ):
         out, most = Path(folder, "numbers"), most_bytes(path)
-        seconds = _SECONDS + path.stat().st_size // _BYTES_A_SECOND
-        # -P: the files beside the program are no modules for it.
+        seconds = _SECONDS + path.stat().st_size // _BYTES_PER_SECOND
+        # -P: the program's folder is not searched for modules.
         command = [sys.executable, "-P", str(_PROGRAM), str(path), str(out), str(most)]
-        run = subprocess.run(command, capture_output=True, timeout=seconds, check=False)
+        try:
+            run = subprocess.run(command, capture_output=True, timeout=seconds, check=False)
+        except subprocess.TimeoutExpired:
+            raise ValueError(f"HDF5's library takes more than {seconds} seconds") from None
         if run.returncode or not run.stdout:
-            raise ValueError(f"HDF5's library ends in error {run.returncode} on it")
+            raise ValueError(f"HDF5's library ends with status {run.returncode}")
         answer = json.loads(run.stdout)
         if "error" in answer:
             raise ValueError(answer["error"])
@@ -57,7 +59,7 @@ def read_h5(path: Path) -> Checkpoint:
                 tensors[name] = Unread(tuple(shape), dtype)
                 continue
             tensors[name] = tensor_at(data, at, shape, dtype)
-            at += byte_size(shape, dtype) or 0
+            at += byte_size(shape, dtype)
     return Checkpoint(tensors, answer["software"])
 
 

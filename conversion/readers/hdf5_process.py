@@ -1,8 +1,8 @@
-"""The program that reads an HDF5 file; `h5` starts it in a process of its own.
+"""The program that reads an HDF5 file, in a process of its own.
 
-Some damaged files make HDF5's own library crash or run without end. `python hdf5_process.py FILE
-OUT LIMIT` writes the numbers of all datasets one behind another into OUT, and prints JSON: what
-they are, or as `error` what is wrong with the file. It imports nothing of the package.
+Some damaged files crash HDF5's library, or make it run without end. `python hdf5_process.py FILE
+OUT LIMIT` concatenates the numbers of all datasets in OUT, and prints JSON: their names, or as
+`error` the file's problem. It does not import this package.
 """
 
 import itertools
@@ -24,11 +24,11 @@ def read(path: str, out: str, limit: int) -> dict[str, Any]:
 
     Args:
         path: The file.
-        out: Where its numbers go.
-        limit: Most bytes of all of them.
+        out: The file for its numbers.
+        limit: Maximum of their bytes.
 
     Returns:
-        `tensors`: name, shape, and dtype of each dataset; `software`: what the file says of it.
+        `tensors`: name, shape, and dtype of each dataset; `software`: the program that wrote it.
     """
     rows, ranges = [], []
     with h5py.File(path, "r") as file, open(out, "wb") as target:
@@ -46,7 +46,7 @@ def read(path: str, out: str, limit: int) -> dict[str, Any]:
             rows.append((name, dataset.shape or (), kind))
         said = [file.attrs.get(name) for name in ("keras_version", "backend")]
     ranges.sort()
-    # A wrong address, which nothing else would show.
+    # The only sign of a wrong address.
     if any(end > start for (_, end), (start, _) in itertools.pairwise(ranges)):
         raise ValueError("two of its tensors share bytes")
     words = (text.decode() if isinstance(text, bytes) else text for text in said)
@@ -58,7 +58,7 @@ def read(path: str, out: str, limit: int) -> dict[str, Any]:
 
 
 def _datasets(group: Any, prefix: str, seen: set[Any]) -> Iterator[tuple[str, Any]]:
-    """All datasets by path. A second name for an object may lead in a circle: it is refused."""
+    """All datasets by path. A second name for an object is refused: it may form a circle."""
     for key in group:
         name = f"{prefix}{key}"
         if not isinstance(group.get(key, getlink=True), h5py.HardLink):
@@ -77,7 +77,7 @@ def _datasets(group: Any, prefix: str, seen: set[Any]) -> Iterator[tuple[str, An
 
 
 def _check_whole(dataset: Any, name: str) -> None:
-    """Refuse a dataset of which a part was never written: the library would fill in zeros."""
+    """Refuse a dataset with unwritten parts, which the library would fill with zeros."""
     if dataset.chunks:
         pairs = zip(dataset.shape, dataset.chunks, strict=True)
         is_whole = dataset.id.get_num_chunks() == math.prod(-(-n // size) for n, size in pairs)
@@ -91,6 +91,6 @@ def _check_whole(dataset: Any, name: str) -> None:
 if __name__ == "__main__":
     try:
         answer = read(sys.argv[1], sys.argv[2], int(sys.argv[3]))
-    except Exception as error:  # what the library raises on damaged bytes depends on the byte
+    except Exception as error:  # the type depends on the damaged byte
         answer = {"error": str(error) or type(error).__name__}
     print(json.dumps(answer))

@@ -1,14 +1,14 @@
-"""Pickles, read without running any of them.
+"""Pickles, read without running them.
 
-A pickle is a program: `pickle.Unpickler` imports what it names and calls it. Here a name is looked
-up in the tables of this file and never imported, and what a pickle makes is inert: a class is its
-name, an object its state, a tensor where its numbers lie. `torch.load(weights_only=True)` refuses
-the pickled modules that codertimo's code and many training loops save. Without `weights_only` it
-runs them, and believes sizes that they claim.
+A pickle is a program: `pickle.Unpickler` imports and calls the names in it. Here a name is only
+compared with the tables of this file, and all values are inert. A class becomes its name, an object
+its state, a tensor a view of stored numbers. `torch.load(weights_only=True)` refuses the pickled
+modules of codertimo's code and of many training loops. Without `weights_only` it runs them, and
+trusts the sizes that they claim.
 
-Python's own `pickle._Unpickler` takes the opcodes apart. Those that allocate what a length claims,
-or look something up outside, are left out. Keys of dictionaries are numbers and texts: a deep
-tuple would be hashed without end.
+Python's own `pickle._Unpickler` decodes the opcodes. Opcodes that allocate a claimed length, or
+look up a name elsewhere, are removed. Keys of dictionaries are numbers and texts, since hashing a
+deep tuple would not end.
 """
 
 from __future__ import annotations
@@ -25,25 +25,22 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from hf_bert_impl.errors import InputError
-
 from ..tensors import DTYPES, Unread
-from .mapped import read_at
+from .mapped import Unsafe, read_at, reading
 
-#: Steps of one pickle: BERT's largest state dict takes 20 000, the vocabulary of codertimo's code
-#: eight a word.
+#: Steps of one pickle: BERT's largest state dict takes 20 000, codertimo's vocabulary eight per
+#: word.
 _MAX_STEPS = 5_000_000
-#: Bytes of a pickled vocabulary.
 _MAX_VOCABULARY_BYTES = 256 << 20
 _MAX_NAME = 200
 _MAX_AXES = 32
 _INT64 = 1 << 63
 
-#: A module's class: nothing but these names is known of it, and functions start with no capital.
+#: A module's class. Functions do not start with a capital.
 _MODULE_CLASS = re.compile(r"(torch\.nn|bert_pytorch)(\.\w+)*\.[A-Z]\w*", re.ASCII)
-#: Functions that make a tensor of a kind that is not read here: quantized, sparse, nested.
+#: Functions that make a quantized, sparse or nested tensor, which is not read.
 _OTHER_TENSOR = re.compile(r"torch\._utils\._rebuild_[a-z_0-9]+", re.ASCII)
-#: What a pickle may call for a value, by what `_call` knows it as.
+#: Functions that a pickle may call for a value, by their case in `_call`.
 _FUNCTIONS = {
     "collections.OrderedDict": "dict",
     "collections.Counter": "dict",
@@ -58,7 +55,7 @@ _FUNCTIONS = {
     "torch.nn.parameter.Parameter": "parameter",
     "torch._tensor._rebuild_from_type_v2": "subclass",
 }
-#: Objects beside the weights: known by name, and left out.
+#: Objects in checkpoints that hold no weights: accepted by name, and skipped.
 _OPAQUE = frozenset(
     (
         *("_codecs.encode", "builtins.bytearray", "builtins.complex", "builtins.bytes"),
@@ -70,7 +67,7 @@ _OPAQUE = frozenset(
     )
 )
 _WORDS = ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
-#: Dtypes of storages; the quantized ones as the numbers that they are stored as.
+#: Dtypes of storages; of quantized ones the dtype of their integers.
 _STORAGES = dict(zip(_WORDS, DTYPES.values(), strict=True)) | {
     "ComplexFloat": torch.complex64,
     "ComplexDouble": torch.complex128,
@@ -80,7 +77,7 @@ _STORAGES = dict(zip(_WORDS, DTYPES.values(), strict=True)) | {
 }
 _STORAGES = {f"torch.{word}Storage": dtype for word, dtype in _STORAGES.items()}
 _STORAGES["torch.storage.UntypedStorage"] = torch.uint8
-#: Values of torch that stand for themselves.
+#: Constants of torch.
 _PLAIN = (torch.dtype, torch.qscheme)
 _KNOWN = _FUNCTIONS.keys() | _STORAGES.keys() | _OPAQUE
 
@@ -96,35 +93,35 @@ class Global(str):
 
 @dataclass(slots=True, eq=False)
 class Instance:
-    """Stands for an object: the name of its class, and the `__dict__` that was saved of it."""
+    """An object: the name of its class, and its saved `__dict__`."""
 
     cls: str
     state: dict[Any, Any]
 
 
 class _Opcodes(dict[int, Any]):
-    """The methods of opcodes; counts how many were asked for."""
+    """The methods of opcodes, with a count of steps."""
 
     steps = 0
 
     def __getitem__(self, opcode: int) -> Any:
         self.steps += 1
         if self.steps > _MAX_STEPS:
-            raise pickle.UnpicklingError(f"it takes more than {_MAX_STEPS} steps")
+            raise ValueError(f"its pickle takes more than {_MAX_STEPS} steps")
         if opcode not in self:
-            raise pickle.UnpicklingError(f"it has the opcode {opcode}, which no checkpoint needs")
+            raise ValueError(f"its pickle has the opcode {opcode}, which no checkpoint needs")
         return super().__getitem__(opcode)
 
 
 class InertUnpickler(pickle._Unpickler):
-    """Reads one pickle, without running any of it.
+    """Reads one pickle without running it.
 
-    `load` gives numbers, strings, bytes, None; dicts, lists (sets are lists) and tuples; `Global`,
-    `Instance`, `Tensor`, `Unread`. They may be nested in themselves, and shared without end.
+    `load` returns plain values, dicts, lists (also for sets), tuples, `Global`, `Instance`,
+    `Tensor` and `Unread`. Containers may contain themselves, or be shared any number of times.
 
     Args:
-        file: Stands at the pickle's first byte, and behind its last one after `load`.
-        storage_of: As of `load_inert`.
+        file: Positioned at the pickle's first byte, and behind its last one after `load`.
+        storage_of: As in `load_inert`.
     """
 
     stack: list[Any]
@@ -136,14 +133,14 @@ class InertUnpickler(pickle._Unpickler):
         super().__init__(file, encoding="latin1")
         vars(self)["dispatch"] = _Opcodes(_DISPATCH)
         self.storages: dict[str, Tensor] = {}
-        """The storages that the pickle names, by key."""
+        """The storages in the pickle, by key."""
         self._storage_of = storage_of
 
     def find_class(self, module: str, name: str) -> Global:
-        """The name itself, if it is one of those that are known."""
+        """The name itself, if it is allowed."""
         module = {"__builtin__": "builtins", "copy_reg": "copyreg"}.get(module, module)
         full = f"{module}.{name}"
-        # A name with a dot reaches into an object.
+        # A name with a dot accesses attributes of an object.
         known = len(full) <= _MAX_NAME and "." not in name
         if not known or not (
             full in _KNOWN
@@ -152,15 +149,14 @@ class InertUnpickler(pickle._Unpickler):
             or (module == "torch" and isinstance(vars(torch).get(name), _PLAIN))
         ):
             shown = f"{module[:80]}.{name[:80]}".encode("unicode_escape").decode()[:160]
-            raise InputError(
-                f"its pickle asks for {shown}, which could run code; none of it was run",
-                "only tensors, plain containers, and modules of torch.nn and bert_pytorch",
-                "do not load this file with other programs; ask its author for a plain state dict",
+            raise Unsafe(
+                f"its pickle names {shown}, which could run code; none of it was run. "
+                "Do not load it elsewhere; ask its author for a plain state dict."
             )
         return Global(full)
 
     def persistent_load(self, pid: Any) -> Global | Tensor:
-        """What stands for a storage, or for the class of a module (torch 1.0)."""
+        """A storage, or the class of a module (torch 1.0)."""
         match pid:
             case ("module", Global() as made, *_):  # the class, its file and its source
                 return made
@@ -172,13 +168,13 @@ class InertUnpickler(pickle._Unpickler):
                     self.storages[key] = self._storage_of(key, dtype, size)
                 whole = self.storages[key]
                 if (whole.dtype, len(whole)) != (dtype, size):
-                    raise pickle.UnpicklingError(f"storage {key[:80]!r} has two sizes or types")
+                    raise ValueError(f"storage {key[:80]!r} has two sizes or types")
                 match view:
                     case [] | [None]:
                         return whole
                     case [(_, int() as start, int() as part)] if 0 <= start <= size - part <= size:
                         return whole[start : start + part]
-        raise pickle.UnpicklingError("it has a persistent id that is no storage's")
+        raise ValueError("its pickle has a persistent id of no storage")
 
     # --- opcodes that differ from Python's ---
 
@@ -188,7 +184,7 @@ class InertUnpickler(pickle._Unpickler):
         self.stack.append(_call(made, arguments))
 
     def load_state(self) -> None:
-        """BUILD: keep an object's `__dict__`. Attributes of other values are not needed."""
+        """BUILD: store an object's `__dict__`. Attributes of other values are not needed."""
         state = self.stack.pop()
         if isinstance(state, tuple) and len(state) == 2:  # __dict__, and __slots__
             state = state[0]
@@ -200,7 +196,7 @@ class InertUnpickler(pickle._Unpickler):
         self.stack.append(_Table())
 
     def load_filled_table(self) -> None:
-        """DICT: a dict of what is on the stack."""
+        """DICT: a dict of the items on the stack."""
         items = self.pop_mark()
         self.load_table()
         self.set_items(items)
@@ -214,17 +210,17 @@ class InertUnpickler(pickle._Unpickler):
         self.set_items(self.pop_mark())
 
     def set_items(self, items: list[Any]) -> None:
-        """Set keys and values, one behind another, of the dict on the stack; of nothing else."""
+        """Set alternating keys and values of the dict on the stack; of no other object."""
         if not isinstance(self.stack[-1], _Table):
-            raise pickle.UnpicklingError(f"it sets items of a {type(self.stack[-1]).__name__}")
+            raise ValueError(f"its pickle sets items of a {type(self.stack[-1]).__name__}")
         for key, value in zip(items[::2], items[1::2], strict=True):
             self.stack[-1][key] = value
 
     def load_named(self) -> None:
-        """PUT: keep a value under a number in text."""
+        """PUT: store a value under a number in text."""
         index = int(self.readline())
         if not is_key(index):
-            raise pickle.UnpicklingError("it keeps a value under no number")
+            raise ValueError("its pickle stores a value under no number")
         self.memo[index] = self.stack[-1]
 
 
@@ -252,60 +248,49 @@ for _opcode in (
 
 
 def no_numbers(key: str, dtype: torch.dtype, size: int) -> Tensor:
-    """A storage of which only the size is known."""
+    """A storage without its numbers."""
     return torch.empty(size, dtype=dtype, device="meta")
 
 
 def load_inert(
-    file: IO[bytes], path: Path, storage_of: StorageOf = no_numbers
+    file: IO[bytes], storage_of: StorageOf = no_numbers
 ) -> tuple[Any, dict[str, Tensor]]:
-    """Read one pickle.
+    """Read one pickle. The caller names the file in errors, by `mapped.reading`.
 
     Args:
-        file: Stands at the pickle's first byte, and behind its last one afterwards.
-        path: The file's name, for errors.
-        storage_of: Gives the numbers of a storage, flat, by its key, dtype and size.
+        file: Positioned at the pickle's first byte, and behind its last one afterwards.
+        storage_of: Returns the numbers of a storage, flat, by its key, dtype and size.
 
     Returns:
-        What `InertUnpickler.load` gives, and the storages that it names, by key.
+        The result of `InertUnpickler.load`, and the storages in the pickle, by key.
 
     Raises:
-        InputError: The pickle is damaged, takes too many steps, or names something that is neither
-            a tensor's part nor a known module's class.
+        Unsafe: The pickle has a name other than a tensor's part or a known module's class.
+        Exception: The pickle is damaged or takes too many steps. The type depends on the byte.
     """
     unpickler = InertUnpickler(file, storage_of)
-    try:
-        return unpickler.load(), unpickler.storages
-    except InputError as error:
-        raise InputError(f"{path}: {error.args[0]}", *error.args[1:]) from None
-    except Exception as error:  # what it raises on damaged bytes depends on the byte
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(
-            f"{path}: its pickle is damaged: {said:.200}",
-            "tensors in plain containers",
-            "download it again, or save it again as a plain state dict",
-        ) from None
+    return unpickler.load(), unpickler.storages
 
 
 def is_key(key: object) -> bool:
-    """Whether a dict may have a key: one that is hashed fast, and whose hash few others share."""
+    """Whether a dict may have a key: it hashes fast, and few others share its hash."""
     if isinstance(key, int):
         return -_INT64 <= key < _INT64
     return key is None or isinstance(key, str | bytes | float)
 
 
 class _Table(dict[Any, Any]):
-    """A dict that a pickle fills: each key once, and none that takes long to hash."""
+    """A dict of a pickle: no duplicate keys, and only keys that hash fast."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if not is_key(key) or key in self:
             shown = repr(key)[:80] if is_key(key) else type(key).__name__
-            raise pickle.UnpicklingError(f"it has the key {shown} twice, or of a strange type")
+            raise ValueError(f"it has the key {shown} twice, or of an unusual type")
         super().__setitem__(key, value)
 
 
 def _call(made: Any, arguments: Any) -> Any:
-    """What a pickle gets for calling a name: a value or a record of this file."""
+    """The inert value of a call."""
     name = made if isinstance(made, Global) else f"a {type(made).__name__}"
     match _FUNCTIONS.get(name), arguments:
         case "dict", ():
@@ -313,11 +298,11 @@ def _call(made: Any, arguments: Any) -> Any:
         case "dict", (dict() as items,):
             return items
         case "dict", (list() as pairs,):  # Python 2
-            made_of_pairs = _Table()
+            table = _Table()
             for key, value in pairs:
-                made_of_pairs[key] = value
-            pairs.clear()  # one long list, used for many dicts, would take for ever
-            return made_of_pairs
+                table[key] = value
+            pairs.clear()  # one long list for many dicts would take unbounded time
+            return table
         case "list", ():
             return []
         case "list", (list() | tuple() as items,):
@@ -330,12 +315,12 @@ def _call(made: Any, arguments: Any) -> Any:
             return _call(inner, rest)
         case "tensor", (Tensor() as storage, offset, shape, strides):
             return _view(storage, offset, shape, strides)
-        # Behind the strides: requires_grad, hooks, and since torch 1.13 {"conj": …, "neg": …}.
+        # After the strides: requires_grad, hooks, and since torch 1.13 {"conj": …, "neg": …}.
         case "tensor v2", (Tensor() as storage, offset, shape, strides, _, _, *changes) if not any(
             changes
         ):
             return _view(storage, offset, shape, strides)
-        # Of a dtype that has no storage class.
+        # Of a dtype without a storage class.
         case "tensor v3", (Tensor(), _, tuple() as shape, _, _, _, Global() as dtype, *_):
             return Unread(shape, dtype.removeprefix("torch."))
         case ("tensor v2", _) if len(arguments) == 7:
@@ -344,21 +329,21 @@ def _call(made: Any, arguments: Any) -> Any:
             return Instance(name, {})
         case None, tuple() if _OTHER_TENSOR.fullmatch(name):
             return Unread((), name.rpartition("_rebuild_")[2])
-    raise pickle.UnpicklingError(f"it calls {name} with arguments that it does not take")
+    raise ValueError(f"its pickle calls {name} with wrong arguments")
 
 
 def _view(storage: Tensor, offset: Any, shape: Any, strides: Any) -> Tensor:
-    """A tensor of a storage; a shape may not claim more than is stored, as strides of 0 would."""
+    """A tensor of a storage. Its shape must not exceed the storage, even with strides of 0."""
     if storage.dim() != 1 or not storage.is_contiguous():
-        raise pickle.UnpicklingError("a tensor is made of what is no storage")
+        raise ValueError("a tensor has no storage")
     if len(shape) != len(strides) or len(shape) > _MAX_AXES:
-        raise pickle.UnpicklingError(f"a tensor has {len(shape)} sizes, {len(strides)} strides")
+        raise ValueError(f"a tensor has {len(shape)} sizes, {len(strides)} strides")
     numbers = (offset, *shape, *strides)
     if not all(type(number) is int and 0 <= number < _INT64 for number in numbers):
-        raise pickle.UnpicklingError("a tensor has a size that is no size")
+        raise ValueError("a tensor has a size or stride that is no size")
     last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
     if math.prod(shape) > len(storage) or (0 not in shape and last >= len(storage)):
-        raise pickle.UnpicklingError(f"a tensor of shape {tuple(shape)} does not fit its storage")
+        raise ValueError(f"a tensor of shape {tuple(shape)} does not fit its storage")
     if 0 in shape:
         return torch.empty(shape, dtype=storage.dtype)
     return storage.as_strided(shape, strides, storage.storage_offset() + offset)
@@ -368,7 +353,7 @@ def read_pickled_vocabulary(path: Path) -> tuple[str, ...]:
     """Read the vocabulary of codertimo/BERT-pytorch, a pickled `bert_pytorch.dataset.vocab` object.
 
     Args:
-        path: What its `bert-vocab` wrote, in the README `data/vocab.small`.
+        path: A file of its `bert-vocab`, such as `data/vocab.small` in its README.
 
     Returns:
         The tokens by id: `<pad>`, `<unk>`, `<eos>`, `<sos>`, `<mask>`, and the words.
@@ -376,15 +361,10 @@ def read_pickled_vocabulary(path: Path) -> tuple[str, ...]:
     Raises:
         InputError: The file is no such pickle, or would run code.
     """
-    if not path.is_file():
-        raise InputError(f"{path} cannot be read", "a pickled vocabulary", "check the path")
-    content = read_at(path, 0, _MAX_VOCABULARY_BYTES)
-    vocabulary, _ = load_inert(io.BytesIO(content), path)
-    tokens = vocabulary.state.get("itos") if isinstance(vocabulary, Instance) else None
-    if not isinstance(tokens, list) or not tokens or not all(isinstance(t, str) for t in tokens):
-        raise InputError(
-            f"{path} holds no list of tokens `itos`",
-            "a vocabulary pickled by bert_pytorch",
-            "write it by bert-vocab, or give the tokens as vocab.txt",
-        )
+    with reading("vocabulary", path):
+        content = read_at(path, 0, _MAX_VOCABULARY_BYTES)
+        vocabulary, _ = load_inert(io.BytesIO(content))
+        tokens = vocabulary.state["itos"] if isinstance(vocabulary, Instance) else None
+        if not isinstance(tokens, list) or {*map(type, tokens)} != {str}:
+            raise ValueError("it has no list of tokens `itos` by bert-vocab")
     return tuple(tokens)

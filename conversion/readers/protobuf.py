@@ -1,40 +1,36 @@
 """The wire format of protocol buffers: numbered fields of a message, without its description.
 
-https://protobuf.dev/programming-guides/encoding/. Google's library is not asked: it wants the
-description of every message, and would be one more dependency for the few that are read here.
+https://protobuf.dev/programming-guides/encoding/. Google's library would be one more dependency,
+and needs the description of every message.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 
-#: Wire types. The deprecated groups (3, 4) are in none of the messages that are read here.
+#: Wire types, without the deprecated groups (3, 4).
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
 
 
-class Damaged(ValueError):
-    """Bytes that break their format. Readers turn it into a `InputError` naming the file."""
-
-
 def read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
-    """Read an unsigned number of 7 bits a byte, the lowest first.
+    """Read an unsigned number of 7 bits per byte, the lowest first.
 
     Args:
-        data: Holds it.
-        position: Where it begins.
-        end: Where its bytes must have ended.
+        data: Bytes that contain it.
+        position: Its start.
+        end: The limit of its bytes.
 
     Returns:
         The number, below 2**64, and the position after it.
 
     Raises:
-        Damaged: It goes on past `end`, or past 64 bits.
+        ValueError: It exceeds `end`, or 64 bits.
     """
     value = 0
     for shift in range(0, 70, 7):
         if position >= end:
-            raise Damaged("a number is cut off")
+            raise ValueError("a number is truncated")
         byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift
@@ -42,18 +38,18 @@ def read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
             if value >> 64:
                 break
             return value, position
-    raise Damaged("a number has more than 64 bits")
+    raise ValueError("a number has more than 64 bits")
 
 
 def parse(message: bytes) -> tuple[dict[int, int], dict[int, list[bytes]]]:
-    """Take a message apart; fields that are not asked for are passed over.
+    """Parse a message.
 
     Returns:
         By number of the field: the last int (two's complement; fixed ones unsigned), and the
         bytes of each string or message.
 
     Raises:
-        Damaged: A field is cut off, or of an unknown wire type.
+        ValueError: A field is truncated, or of an unknown wire type.
     """
     numbers: dict[int, int] = {}
     contents: defaultdict[int, list[bytes]] = defaultdict(list)
@@ -70,11 +66,11 @@ def parse(message: bytes) -> tuple[dict[int, int], dict[int, list[bytes]]]:
         elif wire in _FIXED_SIZES:
             size = _FIXED_SIZES[wire]
         else:
-            raise Damaged(f"field {number} of a record has the wire type {wire}")
+            raise ValueError(f"field {number} of a record has the wire type {wire}")
         content = message[position : position + size]
         position += size
         if position > end:
-            raise Damaged(f"field {number} of a record is cut off")
+            raise ValueError(f"field {number} of a record is truncated")
         if wire == BYTES:
             contents[number].append(content)
         else:

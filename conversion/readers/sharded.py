@@ -1,8 +1,7 @@
-"""Checkpoints in several files, which `pytorch_model.bin.index.json` and its kin list.
+"""Checkpoints in several files, listed by `pytorch_model.bin.index.json` and similar files.
 
-Such an index is `{"metadata": {…}, "weight_map": {tensor: file name}}`, whatever the format of the
-files. It comes with the checkpoint, so that nothing in it is believed: a name of a file is a plain
-name, and what it names lies beside the index.
+Such an index is `{"metadata": {…}, "weight_map": {tensor: file name}}` in every format. It is not
+trusted: a file name must be plain, and name a file in the index's own folder.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from .mapped import read_at, reading
 
 #: Bytes of an index: the largest models have some 10 000 tensors and an index below 2 MiB.
 _MAX_INDEX_BYTES = 64 << 20
-#: Names that an error lists.
+#: Maximum number of names in an error.
 _SHOWN = 5
 
 
 def read_shard_index(index: Path) -> dict[str, Path]:
-    """Read and check a `*.index.json`: the file of each tensor, which is there.
+    """Read and check a `*.index.json`: the existing file of each tensor.
 
-    A link to a file elsewhere is refused, but for the hub's cache, which keeps the index itself
-    beside the files that its links lead to.
+    A link to a file elsewhere is refused, except in the hub's cache, whose links lead to the folder
+    with the index itself.
 
     Raises:
-        InputError: The file cannot be read, is no JSON, has a key twice, is no such table,
+        InputError: The file cannot be read, is no JSON, has a duplicate key, is no such table,
             or names a file that is missing or not in its folder.
     """
     with reading("shard index", index):
@@ -43,16 +42,16 @@ def read_shard_index(index: Path) -> dict[str, Path]:
 
 
 def shards_of(index: Path) -> list[Path]:
-    """The files that an index names, each once, by name."""
+    """The files of an index, each once, by name."""
     return sorted(set(read_shard_index(index).values()))
 
 
 def load_json(content: bytes) -> Any:
-    """JSON of a checkpoint, in which no key of a table may occur twice.
+    """JSON of a checkpoint, without duplicate keys.
 
     Raises:
-        ValueError: It is no JSON, or has a key twice.
-        RecursionError: It is nested without end.
+        ValueError: It is no JSON, or has a duplicate key.
+        RecursionError: It is nested too deeply.
     """
 
     def only_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -68,17 +67,17 @@ def load_json(content: bytes) -> Any:
 
 def _shard(index: Path, name: str) -> Path:
     if name in ("", ".", "..") or set(name) & set('/\\:\0"<>|?*\n\r'):
-        raise ValueError(f"it names the file {name!r:.200}, not the plain name of one beside it")
+        raise ValueError(f"it names the file {name!r:.200}, which is no plain name")
     path = index.parent / name
     try:
-        is_there = path.is_file()
-        # In the hub's cache snapshots/<revision>/* are links to blobs/*, the index among them.
+        exists = path.is_file()
+        # In the hub's cache snapshots/<revision>/* are links to blobs/*, the index included.
         homes = {index.parent.resolve(), index.resolve().parent}
-        inside = is_there and path.resolve().parent in homes
-    except (OSError, RuntimeError):  # a name too long, or links in a circle
-        is_there = inside = False
-    if not is_there:
-        raise ValueError(f"it names {name!r:.200}, which is not there")
+        inside = exists and path.resolve().parent in homes
+    except (OSError, RuntimeError):  # the name is too long, or links form a circle
+        exists = inside = False
+    if not exists:
+        raise ValueError(f"it names {name!r:.200}, which does not exist")
     if not inside:
         raise ValueError(f"{name!r:.200} is a link to another folder")
     return path
@@ -87,11 +86,11 @@ def _shard(index: Path, name: str) -> Path:
 def check_places(
     index: Path, weight_map: Mapping[str, Path], names: Mapping[Path, Iterable[str]]
 ) -> None:
-    """Check that every tensor lies in the file that the index names, and in that one alone.
+    """Check that every tensor is in its file of the index, and in no other.
 
     Args:
         index: The index, for errors.
-        weight_map: What it says.
+        weight_map: Its content.
         names: The tensors of each file.
 
     Raises:
@@ -102,8 +101,8 @@ def check_places(
         for file, held in names.items():
             for name in held:
                 if (first := places.setdefault(name, file)) != file:
-                    raise ValueError(f"{name!r:.200} lies in both {first.name} and {file.name}")
+                    raise ValueError(f"both {first.name} and {file.name} have {name!r:.200}")
         wrong = [n for n in {**weight_map, **places} if places.get(n) != weight_map.get(n)]
         if wrong:
             shown = ", ".join(f"{name!r:.200}" for name in wrong[:_SHOWN])
-            raise ValueError(f"it and its files do not agree on where {shown} are, of {len(wrong)}")
+            raise ValueError(f"its files and the index differ on {len(wrong)} tensors ({shown})")

@@ -10,9 +10,9 @@ import re
 from typing import NamedTuple
 
 from .mapped import byte_size
-from .protobuf import Damaged, parse
+from .protobuf import parse
 
-#: DataType of tensorflow/core/framework/types.proto: those of `DTYPES`, and strings.
+#: DataType of tensorflow/core/framework/types.proto: the names in `DTYPES`, and strings.
 TF_DTYPES = {
     1: "float32",
     2: "float64",
@@ -26,50 +26,49 @@ TF_DTYPES = {
     14: "bfloat16",
     19: "float16",
 }
-#: The version of the format; there has been no other.
+#: The only version of the format.
 VERSION = 1
 
-#: A part of a partitioned variable: start and length in each dimension, (0, -1) for all of one.
+#: A part of a partitioned variable: start and length per dimension, (0, -1) for the whole one.
 Slice = tuple[tuple[int, int], ...]
 
 
 class Entry(NamedTuple):
-    """What a bundle says about one tensor, about a part of one, or about one stored in parts."""
+    """The record of a tensor, of a part of one, or of one stored in parts."""
 
     dtype: str
-    """A value of `TF_DTYPES`, or "DataType 77" for a number that is not in it."""
+    """A value of `TF_DTYPES`, or "DataType 77" for another number."""
     shape: tuple[int, ...]
     shard: int
     """The number of its data file."""
     offset: int
-    """The first of its bytes there."""
+    """Its first byte there."""
     size: int
-    """How many bytes it has."""
+    """Its bytes."""
     crc: int
     """Their masked crc32c."""
     slices: tuple[Slice, ...]
-    """Its parts, where it is stored in parts: each has an entry under `slice_key`."""
+    """Its parts, if it is stored in parts: each has an entry under `slice_key`."""
 
 
 def read_header(record: bytes) -> tuple[int, int]:
     """Read the record under the empty key: the number of data files, and the format's version.
 
     Raises:
-        Damaged: It is no such record, or of another format, version or byte order.
+        ValueError: It is of another format, version or byte order.
     """
     numbers, messages = parse(record)
     if messages[1]:
-        # SavedTensorSlices, the first record of the format before this one, of which all is in
-        # one file, begins with a message.
-        raise Damaged("it is of TensorFlow's first format (V1); save it by tf.train.Saver again")
+        # SavedTensorSlices, the first record of the earlier format, begins with a message.
+        raise ValueError("it is of TensorFlow's first format (V1); save it again by tf.train.Saver")
     shards = numbers.get(1, 0)
     versions = parse(messages[3][-1])[0] if messages[3] else {}
     if shards < 1:
-        raise Damaged(f"it claims {shards} data files")
+        raise ValueError(f"it claims {shards} data files")
     if numbers.get(2):
-        raise Damaged("it was written on a big-endian machine")
+        raise ValueError("it was written on a big-endian machine")
     if versions.get(2, 0) > VERSION:
-        raise Damaged(f"it is for readers of version {versions[2]} on, not {VERSION}")
+        raise ValueError(f"it needs readers of version {versions[2]}, later than {VERSION}")
     return shards, versions.get(1, 0)
 
 
@@ -77,22 +76,21 @@ def read_entry(record: bytes) -> Entry:
     """Read the record of a tensor.
 
     Raises:
-        Damaged: It is no such record, or one that no tensor can have.
+        ValueError: It is no such record, or has impossible values.
     """
     numbers, messages = parse(record)
     shape: tuple[int, ...] = ()
     for content in messages[2]:
         rank, axes = parse(content)
         if rank.get(3):
-            raise Damaged("its number of dimensions is not known")
+            raise ValueError("its number of dimensions is unknown")
         shape = tuple(parse(axis)[0].get(1, 0) for axis in axes[2])
-    if min(shape, default=0) < 0 or byte_size(shape, "uint8") is None:
-        raise Damaged(f"it has the shape {list(shape)!s:.200}")
+    byte_size(shape, "uint8")
     dtype, shard, offset, size, crc = (numbers.get(field, 0) for field in (1, 3, 4, 5, 6))
     if dtype < 1:
-        raise Damaged("it has no dtype")
+        raise ValueError("it has no dtype")
     if offset < 0 or size < 0:
-        raise Damaged(f"it has {size} bytes from byte {offset} on")
+        raise ValueError(f"it has {size} bytes from byte {offset}")
     slices = []
     for content in messages[7]:
         extents = [parse(extent)[0] for extent in parse(content)[1][1]]
@@ -104,8 +102,8 @@ def read_entry(record: bytes) -> Entry:
 def slice_key(name: bytes, part: Slice) -> bytes:
     """The key of a part's entry (tensorflow/core/util/saved_tensor_slice_util.cc).
 
-    Zero, the name, the number of dimensions, and their starts and lengths, in the encoding of
-    tensorflow/core/lib/strings/ordered_code.h, which sorts as the things do that it encodes.
+    Zero, the name, the number of dimensions, and their starts and lengths, in the sortable encoding
+    of tensorflow/core/lib/strings/ordered_code.h.
     """
     escaped = re.sub(rb"[\x00\xff]", lambda byte: byte[0] + bytes([255 - byte[0][0]]), name)
     count = bytes([1, len(part)]) if part else b"\0"
@@ -114,7 +112,7 @@ def slice_key(name: bytes, part: Slice) -> bytes:
 
 
 def _ordered(number: int) -> bytes:
-    # Seven bits a byte, one of them the sign; as many leading bits as there are bytes are flipped.
+    # Seven bits per byte, including the sign; one leading bit per byte is flipped.
     size = (number if number >= 0 else ~number).bit_length() // 7 + 1
     flipped = ((1 << size) - 1) << (7 * size)
     return ((number & ((1 << 8 * size) - 1)) ^ flipped).to_bytes(size, "big")

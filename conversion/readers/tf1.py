@@ -1,7 +1,7 @@
 """TensorFlow's tensor bundles: what `tf.train.Saver` (V2) and `tf.train.Checkpoint` write.
 
-`PREFIX.index` is a table (see `sstable`) of records about tensors (see `tensor_bundle`); the
-tensors' bytes lie in `PREFIX.data-00000-of-00001` and its like.
+`PREFIX.index` is a table (see `sstable`) of records about tensors (see `tensor_bundle`); their
+bytes are in `PREFIX.data-00000-of-00001` and further files.
 """
 
 from __future__ import annotations
@@ -17,22 +17,17 @@ from hf_bert_impl.errors import InputError
 
 from ..tensors import DTYPES, Checkpoint, Unread
 from .mapped import byte_size, map_file, reading, tensor_at
-from .protobuf import Damaged
 from .sstable import is_table, masked_crc32c, read_table
 from .tensor_bundle import Entry, read_entry, read_header, slice_key
 
 _PART = re.compile(r"\.(index|meta|data-[0-9]{5}-of-[0-9]{5})")
 
-#: TensorFlow's first format (V1) is a table as well, which `read_tf1` refuses by name.
+#: TensorFlow's first format (V1) is a table, too; `read_tf1` refuses it.
 is_tf1 = is_table
 
 
 def index_of(path: Path) -> Path | None:
-    """The index of the checkpoint that a prefix, or one of its files, belongs to.
-
-    Args:
-        path: Any path; None for one that there is no index to.
-    """
+    """The index of a checkpoint by its prefix or one of its files; None without an index."""
     part = _PART.fullmatch(path.suffix)
     prefix = path.with_suffix("") if part else path
     index = prefix.with_name(f"{prefix.name}.index") if prefix.name else prefix
@@ -40,7 +35,7 @@ def index_of(path: Path) -> Path | None:
 
 
 def read_tf1(index: Path) -> Checkpoint:
-    """Read a tensor bundle. Variables stored in parts are put together.
+    """Read a tensor bundle, and join variables that are stored in parts.
 
     Args:
         index: Its `.index` file.
@@ -51,24 +46,24 @@ def read_tf1(index: Path) -> Checkpoint:
     """
     with reading("TensorFlow", index):
         if not is_table(index):
-            raise Damaged("its last bytes are not the footer of a table")
+            raise ValueError("its last bytes are not the footer of a table")
         records = read_table(index)
         key, header = next(records, (None, b""))
         if key != b"":
-            raise Damaged("its first record is not a header")
+            raise ValueError("its first record is not a header")
         shards, version = read_header(header)
         entries: dict[bytes, Entry] = {}
         for key, record in records:
             try:
                 entries[key] = read_entry(record)
-            except Damaged as error:
-                raise Damaged(f"the record of {_shown(key)} is wrong: {error}") from None
+            except ValueError as error:
+                raise ValueError(f"the record of {_shown(key)} is wrong: {error}") from None
         stored = [entry for entry in entries.values() if not entry.slices]
         files = {shard: _data_file(index, shard, shards) for shard in {e.shard for e in stored}}
         maps = {shard: map_file(file) for shard, file in files.items()}
         size = sum(map(len, maps.values()))
         if (claimed := sum(entry.size for entry in stored)) > size:
-            raise Damaged(f"its tensors take {claimed} bytes, more than all the data files")
+            raise ValueError(f"its tensors take {claimed} bytes, more than all the data files")
         parts = {slice_key(key, part) for key, entry in entries.items() for part in entry.slices}
         tensors = {
             _name(key): _tensor(key, entries, maps, size) for key in entries if key not in parts
@@ -81,31 +76,30 @@ def _data_file(index: Path, shard: int, shards: int) -> Path:
     name = f"{index.name.removesuffix('.index')}.data-{shard:05d}-of-{shards:05d}"
     file = index.with_name(name)
     if not file.is_file() or not 0 <= shard < shards:
-        expected = f"the data files that {index.name} names"
-        raise InputError(f"{file} is missing", expected, "put them beside it")
+        raise InputError(f"{file} is missing. Download all files of {index.name}.")
     return file
 
 
 def _tensor(
     key: bytes, entries: Mapping[bytes, Entry], maps: Mapping[int, Tensor], most: int
 ) -> Tensor | Unread:
-    """Read a tensor; it lies in the mapped file where it can."""
+    """Read a tensor, as a view of the mapped file where possible."""
     entry = entries[key]
     if entry.dtype not in DTYPES:
         return Unread(entry.shape, entry.dtype)
     size = byte_size(entry.shape, entry.dtype)
-    if size is None or size > most:
-        raise Damaged(f"{_shown(key)} takes {size} bytes, more than all the data files")
+    if size > most:
+        raise ValueError(f"{_shown(key)} takes {size} bytes, more than all the data files")
     if entry.slices:
         return _joined(key, entries, maps, most)
     data = maps[entry.shard]
     if entry.size != size or entry.offset + size > len(data):
-        raise Damaged(
-            f"{_shown(key)} has {entry.size} bytes from {entry.offset} on in data file "
-            f"{entry.shard} of {len(data)} bytes, and takes {size}"
+        raise ValueError(
+            f"{_shown(key)} of {size} bytes has {entry.size} bytes from byte {entry.offset} of a "
+            f"data file of {len(data)} bytes"
         )
     if masked_crc32c(data[entry.offset : entry.offset + size].numpy()) != entry.crc:
-        raise Damaged(f"the bytes of {_shown(key)} in data file {entry.shard} have a wrong crc32c")
+        raise ValueError(f"{_shown(key)} in data file {entry.shard} has a wrong crc32c")
     return tensor_at(data, entry.offset, entry.shape, entry.dtype)
 
 
@@ -118,21 +112,21 @@ def _joined(
     for part in entry.slices:
         stored = entries.get(slice_key(key, part))
         if stored is None or stored.slices:
-            raise Damaged(f"{_shown(key)} lacks its part {part!s:.200}")
+            raise ValueError(f"{_shown(key)} lacks its part {part!s:.200}")
         extents = zip(part, entry.shape, strict=True)
         place = tuple(slice(a, a + n if n >= 0 else size) for (a, n), size in extents)
         bounds = zip(place, entry.shape, strict=True)
         if not all(0 <= extent.start <= extent.stop <= size for extent, size in bounds):
-            raise Damaged(f"a part {part!s:.200} lies outside of its tensor")
+            raise ValueError(f"a part {part!s:.200} is outside its tensor")
         shape = tuple(extent.stop - extent.start for extent in place)
         if stored.shape != shape or stored.dtype != entry.dtype or covered[place].any():
-            raise Damaged(f"{_shown(key)} has a part {part!s:.200} that does not fit into it")
+            raise ValueError(f"{_shown(key)} has a part {part!s:.200} that does not fit")
         covered[place] = True
         read = _tensor(slice_key(key, part), entries, maps, most)
         assert isinstance(read, Tensor)  # of a dtype that is read
         whole[place] = read
     if not covered.all():
-        raise Damaged(f"the parts of {_shown(key)} do not cover it")
+        raise ValueError(f"the parts of {_shown(key)} do not cover it")
     return whole
 
 
@@ -140,7 +134,7 @@ def _name(key: bytes) -> str:
     try:
         return key.decode()
     except UnicodeDecodeError:
-        raise Damaged(f"{_shown(key)} is neither a name nor a part of a tensor") from None
+        raise ValueError(f"{_shown(key)} is neither a name nor a part of a tensor") from None
 
 
 def _shown(key: bytes) -> str:

@@ -1,12 +1,12 @@
 """PyTorch's checkpoints: state dicts and pickled modules, of any torch since 0.2.
 
 Since torch 1.6 `torch.save` writes a zip archive of stored entries, `<name>/data.pkl` and one
-`<name>/data/<key>` a storage, each with its crc32 (caffe2/serialize/inline_container.cc). Before,
-it was a stream: three small pickles (a magic number, the protocol 1001, facts on the machine), the
-pickle, a pickled list of keys, and per key the number of elements, 8 bytes, and the elements
-(torch/serialization.py, `_legacy_save`). That has no checksum.
+`<name>/data/<key>` per storage, each with its crc32 (caffe2/serialize/inline_container.cc). Before,
+it was a stream without checksums (torch/serialization.py, `_legacy_save`). Three small pickles hold
+a magic number, the protocol 1001 and facts on the machine. The pickle and a pickled list of keys
+follow, and per key the number of elements (8 bytes) and the elements.
 
-Nothing of a checkpoint is run: see `pickles`.
+No code of a checkpoint is run: see `pickles`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,18 +25,18 @@ from ..tensors import Checkpoint, Unread, known
 from .mapped import map_file, most_bytes, read_at, reading
 from .pickles import Instance, is_key, load_inert
 
-#: 0x1950A86A20F9469CFC6C as a pickled int, whatever the protocol (2 is the usual one).
+#: 0x1950A86A20F9469CFC6C as a pickled int, in any protocol.
 _LEGACY_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa85019")
 _LEGACY_PROTOCOL = 1001
 _ZIP_MAGIC = b"PK\x03\x04"
-#: How pickles of protocol 2 and later begin, and all of them end.
+#: The first byte of pickles since protocol 2, and the last of all.
 _PICKLE, _PICKLE_END = b"\x80", b"."
 _OTHER_ORDER = "it was written by a machine of another byte order"
-#: Containers in one another: a module of BERT lies seven deep, a container in itself without end.
+#: Depth of containers: a module of BERT is seven deep, and a container in itself has no end.
 _MAX_DEPTH = 64
 _MAX_NAME = 1000
-#: Characters of all names together. A dict may be shared by many others, and a small pickle so
-#: have more names than fit in memory; a vocabulary of 250 000 words has five million.
+#: Characters of all names. A small pickle with shared dicts may have more names than fit in memory;
+#: a vocabulary of 250 000 words has five million characters.
 _MAX_CHARACTERS = 1 << 25
 _NAME_OVERHEAD = 32
 
@@ -44,12 +45,12 @@ def read_torch(path: Path) -> Checkpoint:
     """Read a file of `torch.save`: `pytorch_model.bin`, `.pt`, `.pth`, codertimo's `.ep0`.
 
     Nested dicts are flattened to dotted names ("model.bert.pooler.dense.bias"), and so are the
-    parameters and buffers of pickled modules, as their `state_dict()` would have named them.
-    Tied tensors come under each of their names.
+    parameters and buffers of pickled modules, as in their `state_dict()`. Tied tensors have each of
+    their names.
 
     Raises:
-        InputError: The file cannot be read, is none of the containers, is damaged, or its pickle
-            would run code.
+        InputError: The file cannot be read, is of another format, is damaged, or its pickle would
+            run code.
     """
     with reading("PyTorch", path), path.open("rb") as file:
         data = map_file(path)
@@ -58,12 +59,11 @@ def read_torch(path: Path) -> Checkpoint:
             root = _read_zip(data, path)
             software = "PyTorch, zip container (torch 1.6 or later)"
         elif _LEGACY_MAGIC in head:
-            root = _read_legacy(data, file, path)
+            root = _read_legacy(data, file)
             software = "PyTorch, legacy container (the only one before torch 1.6)"
         else:
             if head.startswith(_PICKLE) or read_at(path, -1, 1) == _PICKLE_END:
-                # A plain pickle: the user is told first what it would run.
-                load_inert(file, path)
+                load_inert(file)  # a plain pickle: code in it is reported first
             raise ValueError("it is no file of torch.save, or one of torch 0.1")
         if not isinstance(root, dict | Instance):
             raise ValueError("it holds neither a state dict nor a module; save its state_dict()")
@@ -71,7 +71,7 @@ def read_torch(path: Path) -> Checkpoint:
         walk.visit(root, "", 0)
         views = [item for item in walk.tensors.values() if isinstance(item, Tensor)]
         if sum(view.numel() for view in views) * 8 > most_bytes(path):
-            raise ValueError("its tensors show the same few numbers many times")
+            raise ValueError("its tensors repeat the same few numbers many times")
     return Checkpoint(walk.tensors, software, walk.attributes)
 
 
@@ -79,7 +79,7 @@ def _read_zip(data: Tensor, path: Path) -> Any:
     with zipfile.ZipFile(path) as archive:
         entries = {info.filename: info for info in archive.infolist()}
         if len(entries) < len(archive.infolist()):
-            raise ValueError("it has an entry of its zip file twice")
+            raise ValueError("its zip directory has an entry twice")
     if sum(info.compress_size for info in entries.values()) > len(data):
         raise ValueError("its entries take more bytes than it has")
     # torch.serialization.set_crc32_options(False) writes zeros.
@@ -104,7 +104,7 @@ def _read_zip(data: Tensor, path: Path) -> Any:
             raise ValueError(f"it names {claimed} bytes in an entry of {len(content)}")
         return _flat(content, dtype)
 
-    return load_inert(io.BytesIO(contents[pickles[0]].numpy().data), path, storage_of)[0]
+    return load_inert(io.BytesIO(contents[pickles[0]].numpy().data), storage_of)[0]
 
 
 def _content(data: Tensor, info: zipfile.ZipInfo, is_summed: bool) -> Tensor:
@@ -130,20 +130,20 @@ def _flat(content: Tensor, dtype: torch.dtype) -> Tensor:
     return (content if aligned else content.clone()).view(dtype)
 
 
-def _read_legacy(data: Tensor, file: IO[bytes], path: Path) -> Any:
-    load_inert(file, path)  # the magic number
-    protocol, _ = load_inert(file, path)
+def _read_legacy(data: Tensor, file: IO[bytes]) -> Any:
+    load_inert(file)  # the magic number
+    protocol, _ = load_inert(file)
     if protocol != _LEGACY_PROTOCOL:
         raise ValueError("it is no protocol 1001 of torch.save")
-    system, _ = load_inert(file, path)
+    system, _ = load_inert(file)
     if not isinstance(system, dict) or system.get("little_endian") is not True:
         raise ValueError(_OTHER_ORDER)
     start = file.tell()
-    _, storages = load_inert(file, path)
-    keys, _ = load_inert(file, path)
+    _, storages = load_inert(file)
+    keys, _ = load_inert(file)
     if not isinstance(keys, list) or sorted(keys) != sorted(storages):
-        raise ValueError("it lists other storages than its pickle names")
-    found, at = {}, file.tell()
+        raise ValueError("its list of storages does not match its pickle")
+    numbers, at = {}, file.tell()
     for key in keys:
         storage = storages[key]
         if int.from_bytes(data[at : at + 8].numpy().tobytes(), "little") != len(storage):
@@ -151,15 +151,15 @@ def _read_legacy(data: Tensor, file: IO[bytes], path: Path) -> Any:
         content = data[at + 8 : at + 8 + storage.nbytes]
         if len(content) < storage.nbytes:
             raise ValueError(f"it ends within storage {key[:80]!r}")
-        found[key] = _flat(content, storage.dtype)
+        numbers[key] = _flat(content, storage.dtype)
         at += 8 + storage.nbytes
-    # The places are known behind the pickle alone: it is read again, now with the numbers.
+    # The numbers follow the pickle, so it is read twice.
     file.seek(start)
-    return load_inert(file, path, lambda key, *_: found[key])[0]
+    return load_inert(file, lambda key, *_: numbers[key])[0]
 
 
 class _Walk:
-    """Everything in a pickled value, by dotted names."""
+    """Collects the tensors and attributes of a pickled value by dotted name."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor | Unread] = {}
@@ -167,11 +167,9 @@ class _Walk:
         self._characters = 0
 
     def visit(self, value: Any, name: str, depth: int) -> None:
-        """Take note of the tensors in a value."""
-        self._count(1, name, depth)
         if isinstance(value, dict):
-            for key, item in value.items():
-                self.visit(item, self._join(name, key), depth + 1)
+            for _, inner, item in self._named(value, name, depth):
+                self.visit(item, inner, depth + 1)
         elif isinstance(value, Instance) and isinstance(value.state.get("_modules"), dict):
             self._visit_module(value.state, name, depth)
         elif isinstance(value, Tensor | Unread):
@@ -182,49 +180,46 @@ class _Walk:
             self.tensors[name] = known(value)
 
     def _visit_module(self, state: dict[Any, Any], prefix: str, depth: int) -> None:
-        """The order is that of `torch.nn.Module.state_dict`: parameters, buffers, children."""
-        self._count(len(state), prefix, depth)
-        for key, value in state.items():
-            if not isinstance(key, str) or key.startswith("_"):
-                continue
-            if isinstance(value, float | str) or (isinstance(value, int) and is_key(value)):
-                self.attributes[self._join(prefix, key)] = value
+        """In the order of `torch.nn.Module.state_dict`: parameters, buffers, children."""
+        for key, name, value in self._named(state, prefix, depth):
+            is_number = isinstance(value, float) or (isinstance(value, int) and is_key(value))
+            if not str(key).startswith("_") and (is_number or isinstance(value, str)):
+                self.attributes[name] = value
         unsaved = state.get("_non_persistent_buffers_set")  # since torch 1.6
-        unsaved = unsaved if isinstance(unsaved, list) else []
-        self._count(len(unsaved), prefix, depth)
-        left_out = {key for key in unsaved if isinstance(key, str)}
+        listed = unsaved if isinstance(unsaved, list) else []
+        texts = dict.fromkeys(key for key in listed if isinstance(key, str))
+        skipped = {key for key, *_ in self._named(texts, prefix, depth)}
         for part in ("_parameters", "_buffers", "_modules"):
             items = state.get(part)
-            if not isinstance(items, dict):
-                continue
-            self._count(len(items), prefix, depth)
-            for key, value in items.items():
+            items = items if isinstance(items, dict) else {}
+            for key, name, value in self._named(items, prefix, depth):
                 # None: a bias that the module was made without
-                if value is not None and not (part == "_buffers" and key in left_out):
-                    self.visit(value, self._join(prefix, key), depth + 1)
+                if value is not None and not (part == "_buffers" and key in skipped):
+                    self.visit(value, name, depth + 1)
 
-    def _count(self, names: int, prefix: str, depth: int) -> None:
-        """Take note of names that are about to be made, and refuse to make too many."""
-        self._characters += names * (len(prefix) + _NAME_OVERHEAD)
+    def _named(
+        self, items: dict[Any, Any], prefix: str, depth: int
+    ) -> Iterator[tuple[Any, str, Any]]:
+        """Keys, dotted names and values; refuses too many, before they use memory."""
+        self._characters += (len(items) + 1) * (len(prefix) + _NAME_OVERHEAD)
         if self._characters > _MAX_CHARACTERS or depth > _MAX_DEPTH:
             raise ValueError(f"it nests its containers without end, as in {prefix!r:.100}")
-
-    def _join(self, prefix: str, key: object) -> str:
-        name = f"{prefix}.{key}" if prefix else str(key)
-        if len(name) > _MAX_NAME or not name.isprintable():
-            raise ValueError(f"it has the name {name!r:.100}")
-        return name
+        for key, item in items.items():
+            name = f"{prefix}.{key}" if prefix else str(key)
+            if len(name) > _MAX_NAME or not name.isprintable():
+                raise ValueError(f"it has the name {name!r:.100}")
+            yield key, name, item
 
 
 def is_torch(path: Path) -> bool:
-    """Whether a file is one that `torch.save` wrote, by its first bytes and its zip directory."""
+    """Whether `torch.save` wrote a file, by its first bytes and its zip directory."""
     head = read_at(path, 0, 32)
     if not head.startswith(_ZIP_MAGIC):
         return _LEGACY_MAGIC in head
     try:
         with zipfile.ZipFile(path) as archive:
             return any(map(_is_pickle, archive.namelist()))
-    except Exception:  # what zipfile raises on damaged bytes depends on the byte
+    except Exception:  # the type depends on the damaged byte
         return False
 
 

@@ -1,4 +1,4 @@
-"""How long something takes, and how much work it is: for training, cards and the benchmark.
+"""Times and operation counts, for training, model cards and the benchmark.
 
-Nothing is imported here, so that `hf-bert --help` needs no torch.
+This file imports no module, so that `hf-bert --help` needs no torch.
 """

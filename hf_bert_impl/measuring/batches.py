@@ -1,4 +1,4 @@
-"""Padded batches of known lengths, and the operations that they take.
+"""Padded batches of known lengths, and their operation counts.
 
 Lengths come from Python's own `random.Random(seed)`, so a batch is the same on every machine and
 with every version of torch.
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 #: Lengths of sentences are log-normal: mean and spread of their logarithm.
 LOG_MEAN, LOG_SPREAD = 3.9, 0.7
 FIRST_ID = 5
-#: Rows of texts that are padded together.
+#: Texts per padded batch.
 TEXT_ROWS = 32
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One padded batch, before it has token ids."""
+    """The lengths of one padded batch."""
 
     name: str
     lengths: tuple[int, ...]
     """Real tokens of each row."""
     width: int
-    """Columns of the padded batch: the longest row, or more; 0 for texts, in many batches."""
+    """Columns of the padded batch, at least the longest row; 0 for texts in many batches."""
 
     @property
     def rows(self) -> int:
@@ -45,7 +45,7 @@ class Case:
 
     @property
     def padding(self) -> float:
-        """The share of the padded batch that is padding, 0 to 1; of texts `TEXT_ROWS` at a time."""
+        """The share of padding, 0 to 1; for texts in batches of `TEXT_ROWS`."""
         if self.width:
             return 1 - self.tokens / (self.rows * self.width)
         starts = range(0, self.rows, TEXT_ROWS)
@@ -67,7 +67,7 @@ def log_normal_lengths(
 
 
 def scale_lengths(lengths: list[int], positions: int) -> list[int]:
-    """Lengths in the same proportions, the longest of which has at most `positions` tokens."""
+    """Lengths in the same proportions, at most `positions` tokens each."""
     longest = max(lengths)
     if longest <= positions:
         return lengths
@@ -83,7 +83,7 @@ def make_batch(case: Case, vocab_size: int, device: str = "cpu") -> dict[str, Te
     mask = (torch.arange(case.width) < lengths[:, None]).long()  # (B, S)
     longest = max(case.lengths)
     ids = torch.zeros_like(mask)
-    # A wider batch has the same tokens, so that both can be compared.
+    # A wider batch has the same tokens, for comparison.
     ids[:, :longest] = torch.randint(
         min(FIRST_ID, vocab_size - 1), vocab_size, (case.rows, longest), generator=generator
     )
@@ -95,17 +95,20 @@ def forward_flops(
 ) -> int:
     """Floating-point operations of an encoder on real tokens only.
 
-    A multiply-add counts as two. A layer takes, for a sequence of L tokens,
-    8 L D² (queries, keys, values, output), 4 L D F (feed-forward) and 4 L² D (scores and the
-    weighted sum of values); a pooler takes 2 D² a sequence, the masked-LM head 2 D² + 2 D V a token
-    that it scores. Embeddings, LayerNorm, softmax and GELU
-    are left out, as torch's own FLOP counter leaves them out.
+    A multiply-add counts as two. For a sequence of L tokens each layer takes
+
+    - 8 L D² for queries, keys, values and output
+    - 4 L D F for the feed-forward part
+    - 4 L² D for scores and the weighted sum of values
+
+    A pooler takes 2 D² per sequence, the masked-LM head 2 D² + 2 D V per scored token. Embeddings,
+    LayerNorm, softmax and GELU do not count, as in torch's FLOP counter.
 
     Args:
         config: Sizes of the model.
         lengths: Real tokens of each sequence.
-        pooler: Whether there is one.
-        scored: Tokens that a masked-LM head scores.
+        pooler: Whether the model has one.
+        scored: Tokens that the masked-LM head scores.
 
     Returns:
         Operations.
@@ -120,7 +123,7 @@ def forward_flops(
 def training_flops(config: Any, lengths: Sequence[int], labels: int) -> int:
     """Operations of a masked-LM training step: three times the forward pass.
 
-    The head scores the labelled tokens; the backward pass is twice the forward one (a product for
-    the input's gradient and one for the weight's).
+    The head scores the labelled tokens. The backward pass takes twice the forward pass: one matrix
+    multiplication for the input's gradient, and one for the weight's.
     """
     return 3 * forward_flops(config, lengths, pooler=False, scored=labels)

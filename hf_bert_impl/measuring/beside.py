@@ -1,4 +1,4 @@
-"""How fast a model is beside something that computes the same: for a card, or an exported file."""
+"""Speed of a model compared with another runner, such as an exported file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hf_bert_impl.measuring.timing import in_turns
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-#: The lengths of the batches: one with padding, and one sentence.
+#: Lengths of the batches: one with padding, and one sentence.
 MEASURED = {"short": log_normal_lengths(8), "sentence": [12]}
 
 
@@ -29,29 +29,29 @@ class Timed:
     tokens: int
     """Real tokens in the batch."""
     padding: float
-    """The share of the batch that is padding, 0 to 1."""
+    """The share of padding, 0 to 1."""
     model_ms: float
     """Median milliseconds of the model."""
     other_ms: float
     """Median milliseconds of the other runner."""
     ratio: float
-    """How many times as long the other one takes: the median over rounds."""
+    """The other's time divided by the model's: the median over rounds."""
     least: float
-    """The least of the rounds: far from the median where something else ran meanwhile."""
+    """The minimum over rounds; far from the median on a busy machine."""
     greatest: float
-    """The greatest of the rounds."""
+    """The maximum over rounds."""
 
 
 def time_beside(model: PreTrainedModel, other: Callable[..., Any], rounds: int = 5) -> list[Timed]:
-    """Time a model and something that computes the same, in turns, on the CPU.
+    """Time a model and another runner in turns, on the CPU.
 
     Args:
         model: In eval mode.
-        other: Takes a batch: `input_ids`, `attention_mask` and `token_type_ids`, (B, S) each.
+        other: Called with a batch: `input_ids`, `attention_mask` and `token_type_ids`, (B, S) each.
         rounds: Pairs of runs.
 
     Returns:
-        A row for each of `MEASURED`. A multiple-choice model gets each batch as one question.
+        A row for each of `MEASURED`. For a multiple-choice model each batch is one question.
     """
     rows = []
     for name, usual in MEASURED.items():

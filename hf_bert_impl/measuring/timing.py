@@ -1,6 +1,6 @@
-"""Times in turns, the machine's best matrix product, and the processor's name.
+"""Times in turns, the machine's fastest matrix multiplication, and the processor's name.
 
-Times are wall-clock seconds; an accelerator is waited for before each reading of the clock.
+Times are wall-clock seconds, after the accelerator is synchronized.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Call = Callable[[], Any]
 
 #: A turn repeats a short call until this many seconds have passed.
 TURN_SECONDS = 0.1
-#: Calls shorter than this run once untimed before a turn. That call meets cold caches, and the
-#: threads of the one before, which look for work for some milliseconds before they sleep.
+#: Shorter calls run once untimed before a turn: caches are cold, and threads of the previous call
+#: are still busy-waiting.
 SETTLE_BELOW_SECONDS = 0.5
 PRODUCT_ROWS = 2048
 PRODUCT_REPEATS = 5
-#: What makes torch, oneDNN, FBGEMM and CTranslate2 use less than the processor has.
+#: Variables that restrict the instructions of torch, oneDNN, FBGEMM and CTranslate2.
 LOWERED_BY = (
     "ATEN_CPU_CAPABILITY",
     "ONEDNN_MAX_CPU_ISA",
@@ -41,12 +41,12 @@ LOWERED_BY = (
 
 
 def turn(call: Call, seconds: float, wait: Call | None = None) -> float:
-    """Time a call: its seconds, the mean over as many repeats as fill `seconds`.
+    """The seconds of a call: the mean over as many repeats as fill `seconds`.
 
     Args:
-        call: What to time.
-        seconds: How long a turn lasts at least.
-        wait: Waits for the device; None where calls are synchronous.
+        call: The call.
+        seconds: The minimum duration of a turn.
+        wait: Waits for the device; None for synchronous calls.
     """
 
     def timed(repeats: int) -> float:
@@ -64,14 +64,14 @@ def turn(call: Call, seconds: float, wait: Call | None = None) -> float:
 
 
 def in_turns(calls: Sequence[Call], rounds: int) -> list[list[float]]:
-    """Time calls in turns, the order reversed each round.
+    """Time calls in turns, in reversed order every second round.
 
     Args:
-        calls: What to time; each runs once untimed before the first round.
-        rounds: How many times each is timed.
+        calls: The calls; each runs once untimed before the first round.
+        rounds: Measurements per call.
 
     Returns:
-        For each call its seconds, a round each.
+        For each call its seconds in each round.
     """
     for call in calls:
         call()
@@ -92,22 +92,22 @@ def in_turns(calls: Sequence[Call], rounds: int) -> list[list[float]]:
 
 
 def device_wait(device: str) -> Call | None:
-    """What waits for a device; None for the CPU, whose calls return when they are done."""
+    """A function that waits for a device; None for the CPU, whose calls are synchronous."""
     return None if device == "cpu" else torch.accelerator.synchronize
 
 
 def best_product(hidden: int, inner: int, dtype: str, device: str = "cpu") -> float:
-    """The rate of the matrix products that bound a model of these sizes, measured now.
+    """Measure the fastest matrix multiplication of a model of these sizes.
 
     Args:
         hidden: D.
-        inner: F; products are of 2048 rows by D x D, D x F and F x D.
+        inner: F; 2048 rows are multiplied by D x D, D x F and F x D.
         dtype: `float32` or `bfloat16`.
-        device: Where.
+        device: The device.
 
     Returns:
         GFLOP/s of the best shape (median of 5), by `F.linear` or by oneDNN with weights reordered
-        once; 0 where this machine has no kernel.
+        once; 0 if this machine has no kernel.
     """
     wait = device_wait(device)
     form: dict[str, Any] = {"dtype": getattr(torch, dtype), "device": device}
@@ -136,14 +136,14 @@ def _packed(states: Tensor, weight: Tensor) -> Call:
 
 
 def instruction_set() -> str:
-    """The widest vector instructions that torch uses, and what lowers them if something does."""
+    """torch's widest vector instructions, and the variables that restrict them."""
     level: str = torch.backends.cpu.get_cpu_capability()
     lowered = [f"{name}={os.environ[name]}" for name in LOWERED_BY if os.environ.get(name)]
     return f"{level}, emulated by {' '.join(lowered)}" if lowered else level
 
 
 def cpu_name() -> str:
-    """The processor's name as the system gives it, with the instructions that torch uses."""
+    """The system's name of the processor, and torch's instructions."""
     name = platform.processor() or platform.machine()
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():

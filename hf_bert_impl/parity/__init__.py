@@ -1,4 +1,4 @@
-"""Two models compared tensor by tensor: outputs, losses and gradients.
+"""Comparison of two models tensor by tensor: outputs, losses and gradients.
 
 Names are imported on first use: `hf-bert --help` needs no torch.
 """

@@ -1,4 +1,4 @@
-"""Whether the numbers of a text have the same bits alone and in a batch, by way of computing."""
+"""Comparison of the bits of a text alone and in a batch, for each way of computing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hf_bert_impl.parity.comparison import load_reference, require_reference
 from hf_bert_impl.parity.report import ParityReport
 from hf_bert_impl.parity.tensors import PER_POSITION_2D, exact_row
 
-#: How many texts there are, and the lengths of the shortest and the longest, in tokens.
+#: The number of texts, and their minimum and maximum length in tokens.
 TEXTS, SHORTEST, LONGEST = 70, 3, 300
 #: Texts per batch.
 SIZES = (4, 16, TEXTS)
@@ -28,16 +28,16 @@ SIZES = (4, 16, TEXTS)
 def verify_batch_invariance(checkpoint: Checkpoint, head: str | None = None) -> ParityReport:
     """Compute random token ids alone and in batches, in several ways, and compare the bits.
 
-    The batches are shuffled and padded right; with the promise the largest is also padded left and
-    packed.
+    The batches are shuffled and padded right; with `batch_invariant` the largest is also padded
+    left and packed.
 
     Args:
         checkpoint: An open checkpoint.
-        head: The head to compute; None for the one that the config names.
+        head: The head to compute; None for the config's.
 
     Returns:
         Rows for each way and output: with `batch_invariant`, where any difference fails, and
-        without it, of transformers' own model too. A note per way counts the texts that differ.
+        without it, also for transformers' own model. A note per way counts the texts that differ.
 
     Raises:
         ValueError: The checkpoint cannot be compared, or cannot be batch-invariant.
@@ -57,7 +57,7 @@ def verify_batch_invariance(checkpoint: Checkpoint, head: str | None = None) -> 
         title=f"{name} of {checkpoint.name}: {TEXTS} texts of {lengths[0]} to {longest} tokens, "
         f"{torch.get_num_threads()} threads"
     )
-    for is_promised in (True, False):  # first what may be refused
+    for is_promised in (True, False):  # the promise first: it may be refused
         if not is_promised:
             reference, _ = load_reference(name, checkpoint.path, dtype=torch.float32)
             _compare(report, reference, "transformers", False, texts)
@@ -74,7 +74,7 @@ def verify_batch_invariance(checkpoint: Checkpoint, head: str | None = None) -> 
 def _compare(
     report: ParityReport, model: Any, case: str, is_promised: bool, texts: list[Tokens]
 ) -> None:
-    """Computes the texts alone and in batches."""
+    """Compute the texts alone and in batches."""
     alone = [_values(model, [text], "right")[0] for text in texts]
     shuffled = random.Random(0)
     changed: set[int] = set()
@@ -99,7 +99,7 @@ def _compare(
 
 @torch.inference_mode()
 def _values(model: Any, texts: list[Tokens], layout: str) -> list[dict[str, Tensor]]:
-    """What the model gives of each text, by the output's name."""
+    """The outputs of each text by name."""
     counts = [len(ids) for ids, _ in texts]
     batch = padded(texts, model.config, left=layout == "left")
     here = batch["attention_mask"].bool()  # (B, S)
@@ -116,7 +116,7 @@ def _values(model: Any, texts: list[Tokens], layout: str) -> list[dict[str, Tens
             continue
         if value.dim() >= 3 or key in PER_POSITION_2D:
             parts = value[here].split(counts)
-        elif layout == "left":  # there the pooler reads padding
+        elif layout == "left":  # the pooler reads padding
             continue
         else:
             parts = value.unbind()

@@ -18,11 +18,11 @@ from hf_bert_impl.families.table import longest_sequence
 
 Batch = dict[str, Tensor]
 
-#: One token sequence: token ids and, beside them, token types.
+#: One token sequence: token ids and token types.
 Tokens = tuple[list[int], list[int]]
 
-# Two of the texts are pairs, so that both segments occur. The lengths are far apart. Four texts
-# also make two questions of two choices.
+# Two pairs, so that both segments occur, of very different lengths. The four texts also form two
+# multiple-choice questions.
 TEXTS: tuple[str | tuple[str, str], ...] = (
     "Hello, world!",
     (
@@ -37,7 +37,7 @@ TEXTS: tuple[str | tuple[str, str], ...] = (
 )
 #: More scripts, accents and signs, on which tokenizers differ.
 _MORE_TEXTS = ("Crème brûlée, naïve façade: 2½ €!", "東京タワー and the Eiffel tower", "")
-#: How many tokens of a vocabulary are compared as words.
+#: The number of vocabulary tokens that are compared as words.
 _WORDS = 200
 MAX_LENGTH = 128
 IGNORED = -100
@@ -49,11 +49,7 @@ def token_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
 
 
 def tokenizer_texts(tokenizer: Any) -> list[str]:
-    """Texts by which two tokenizers are compared: several scripts, and words of the vocabulary.
-
-    Args:
-        tokenizer: The one whose vocabulary counts.
-    """
+    """Texts for comparing two tokenizers: several scripts, and words of one's vocabulary."""
     pairs = [text if isinstance(text, str) else " ".join(text) for text in TEXTS]
     vocabulary = sorted(tokenizer.get_vocab())
     words = vocabulary[:: max(1, len(vocabulary) // _WORDS)]
@@ -66,12 +62,12 @@ def text_tokens(
     texts: Sequence[str | tuple[str, str]],
     max_length: int,
 ) -> list[Tokens]:
-    """Tokenise texts, cut to what the model can read.
+    """Tokenise texts, truncated to the model's limit.
 
     Args:
         tokenizer: A BERT tokenizer.
         texts: Sentences, or pairs of them.
-        max_length: Longest sequence in tokens.
+        max_length: Maximum length in tokens.
 
     Returns:
         Ids and token types of every text, without padding.
@@ -111,12 +107,12 @@ def random_tokens(
 
 
 def parity_batches(tokens: Sequence[Tokens], config: Any, *, choices: int = 0) -> dict[str, Batch]:
-    """Lay token sequences out in four ways: padded right, padded left, with holes, and unpadded.
+    """Make four batches of token sequences: padded right, padded left, with holes, and unpadded.
 
     Args:
-        tokens: What `text_tokens` or `random_tokens` gave.
+        tokens: The result of `text_tokens` or `random_tokens`.
         config: The model's config: its padding token and its number of token types.
-        choices: C, where every C rows make one multiple-choice question, else 0.
+        choices: C, if every C rows form one multiple-choice question, else 0.
 
     Returns:
         Name of the case to `input_ids`, `token_type_ids` and `attention_mask`, each (B, S), or
@@ -128,18 +124,16 @@ def parity_batches(tokens: Sequence[Tokens], config: Any, *, choices: int = 0) -
     """
     if not tokens or (choices and len(tokens) % choices):
         raise InputError(
-            f"{len(tokens)} sequences were given",
-            f"a multiple of {choices}, since that many make one question" if choices else "one",
-            "give more",
+            f"{len(tokens)} texts do not form questions. Give {choices or 1} per question."
         )
     right = padded(tokens, config, left=False)
     holes = {name: value.clone() for name, value in right.items()}
     holes["attention_mask"][:, 3::5] = 0
-    # Of the longer half only, so that little is cut off.
+    # The longer half only, so that few tokens are lost.
     longest = sorted(tokens, key=lambda item: len(item[0]), reverse=True)
-    kept = longest[: max(choices, (len(tokens) + 1) // 2)]
-    length = min(len(ids) for ids, _ in kept)
-    unpadded = [(ids[:length], types[:length]) for ids, types in kept]
+    chosen = longest[: max(choices, (len(tokens) + 1) // 2)]
+    length = min(len(ids) for ids, _ in chosen)
+    unpadded = [(ids[:length], types[:length]) for ids, types in chosen]
     batches = {
         "padded right": right,
         "padded left": padded(tokens, config, left=True),
@@ -160,7 +154,7 @@ def padded(tokens: Sequence[Tokens], config: Any, *, left: bool) -> Batch:
         pad_sequence, batch_first=True, padding_side="left" if left else "right"
     )
     rows = [torch.tensor(ids) for ids, _ in tokens]
-    # A model of one segment has no row for the type of a second one.
+    # A model with one segment has no row for a second type.
     segments = [torch.tensor(types).clamp(max=_last_type(config)) for _, types in tokens]
     return {
         "input_ids": pad(rows, padding_value=config.pad_token_id or 0),  # (B, S)
@@ -175,12 +169,12 @@ def _last_type(config: Any) -> int:
 
 
 def parity_labels(class_name: str, config: Any, batch: Batch) -> Batch:
-    """Labels of a head for one batch: made up, but of the kind, type and range that it takes.
+    """Labels of a head for one batch, invented but of the right type and range.
 
     Args:
         class_name: A class name, such as `BertForMaskedLM`.
         config: The model's config.
-        batch: What `parity_batches` gave under one name.
+        batch: One batch of `parity_batches`.
 
     Returns:
         The label arguments of `forward`; none for a class without a loss.
@@ -196,7 +190,7 @@ def parity_labels(class_name: str, config: Any, batch: Batch) -> Batch:
     if class_name == "BertForMaskedLM":
         return {"labels": words}
     if class_name == "BertLMHeadModel":
-        # A token is predicted from the one before it, which must not be padding.
+        # The previous token, which predicts this one, must not be padding.
         before = torch.nn.functional.pad(mask[:, :-1], (1, 0))
         return {"labels": torch.where(mask & before, ids, IGNORED)}
     if class_name == "BertForNextSentencePrediction":

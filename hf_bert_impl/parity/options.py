@@ -1,4 +1,4 @@
-"""What a checkpoint is verified by; `hf-bert verify` has the fields as its options."""
+"""The options of a verification; `hf-bert verify` has the same."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ class VerifyOptions:
     bf16: bool = True
     """Also compare in bfloat16, with upstream's own error there."""
     tolerance: float | None = dataclasses.field(default=None, metadata={"min": 0.0})
-    """Largest error in float32, relative to a tensor's largest magnitude; None for 2e-5."""
+    """Maximum error in float32, relative to a tensor's largest magnitude; None for 2e-5."""

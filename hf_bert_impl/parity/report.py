@@ -1,7 +1,4 @@
-"""What a comparison of two models found: rows, a verdict, JSON and tables.
-
-A report only holds and shows results; `hf_bert_impl.parity.comparison` computes them.
-"""
+"""The report of a comparison of two models: rows, a verdict, JSON and tables."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ FAILURES_SHOWN = 8
 
 @dataclasses.dataclass(frozen=True)
 class ParityRow:
-    """One tensor compared: the largest and mean difference where both compute, and the verdict.
+    """The comparison of one tensor: its maximum and mean difference, and the verdict.
 
     Layers and heads are counted from 0, as in state-dict names: `layer 3 head 5` is head 5 of
     `encoder.layer.3`.
@@ -35,30 +32,30 @@ class ParityRow:
     case: str
     """Precision, attention backend and batch, as in `fp32 sdpa padded right`."""
     name: str
-    """What it is: `embeddings`, `layer 3`, `layer 3 head 5`, `logits`, `grad <parameter>`."""
+    """`embeddings`, `layer 3`, `layer 3 head 5`, `logits`, `grad <parameter>`."""
     max_abs: float
-    """Largest absolute difference."""
+    """Maximum absolute difference."""
     mean_abs: float
     """Mean absolute difference."""
     max_relative: float
-    """`max_abs` over the reference tensor's scale (in general its largest magnitude)."""
+    """`max_abs` divided by the reference tensor's scale (usually its largest magnitude)."""
     tolerance: float
     """The bound on `max_relative`."""
     passed: bool
-    """Whether the tensor is within its bounds (never true where a difference is not a number)."""
+    """Whether the tensor is within its bounds; False for NaN."""
     upstream_error: float | None = None
-    """In low precision: the largest error of upstream itself, against its own float32 result."""
+    """In low precision: the maximum error of upstream, compared with its float32 result."""
     note: str = ""
-    """Why the row failed, where the numbers alone do not say it."""
+    """The cause of a failure that the numbers do not show."""
 
     @classmethod
     def failure(cls, case: str, name: str, note: str) -> ParityRow:
-        """A row for what could not be compared at all (a missing output, another shape)."""
+        """A row for a missing output, or one of another shape."""
         return cls(case, name, math.inf, math.inf, math.inf, 0.0, False, None, note)
 
     @property
     def used(self) -> float:
-        """The share of the tolerance that is used; infinite where the difference is no number."""
+        """The used share of the tolerance; infinite for NaN."""
         if math.isnan(self.max_relative):
             return math.inf
         if self.max_relative == 0:
@@ -67,17 +64,17 @@ class ParityRow:
 
     @property
     def precision(self) -> str:
-        """The first word of the case where that names a precision, else `fp32`."""
+        """The first word of the case if it is a precision, else `fp32`."""
         first = self.case.partition(" ")[0]
         return first if first in ("bf16", "fp16", "fp64") else "fp32"
 
 
 class ParityReport(Report[ParityRow]):
-    """Every tensor compared, in the order of the computation, and the verdict."""
+    """Every compared tensor, in the order of the computation, and the verdict."""
 
     @property
     def worst(self) -> ParityRow | None:
-        """The row furthest beyond its tolerance or else nearest to it; None if nothing is here."""
+        """The row furthest beyond its tolerance, or else nearest to it; None without rows."""
         return max(self.rows, key=lambda row: (not row.passed, row.used), default=None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -95,7 +92,7 @@ class ParityReport(Report[ParityRow]):
         note = f": {worst.note}" if worst.note else ""
         return (
             f"{verdict} of {len(self.rows)} comparisons; worst is {where}, "
-            f"{_share(worst)} its tolerance{note}"
+            f"{_percent(worst)} of its tolerance{note}"
         )
 
     def render(self, console: Console, *, cases: bool = True, heads: bool = False) -> None:
@@ -103,8 +100,8 @@ class ParityReport(Report[ParityRow]):
 
         Args:
             console: The rich console to print on.
-            cases: Also one line a case (precision, backend, batch), not only one a layer.
-            heads: Also a grid of layers by heads with the digits that agree.
+            cases: Also print one line per case (precision, backend, batch).
+            heads: Also print a grid of layers by heads with the equal digits.
         """
         if self.title:
             console.print(self.title, style="bold", markup=False)
@@ -113,7 +110,7 @@ class ParityReport(Report[ParityRow]):
         _print_layers(console, [row for row in self.rows if row.case != "loading"])
         if heads:
             _print_heads(console, self.rows)
-        # All that is computed after a fault fails too, so the first failure of a case says most.
+        # Everything computed after a fault fails, so the first failure of a case tells most.
         begins = {row.case: row for row in reversed(self.failures)}
         shown = sorted(begins.values(), key=self.rows.index)[:FAILURES_SHOWN]
         for row in shown:
@@ -132,22 +129,15 @@ class ParityReport(Report[ParityRow]):
         console.print(self.summary(), style=style, markup=False, highlight=False)
 
 
-def _share(row: ParityRow) -> str:
-    """How much of its tolerance a row uses, in words."""
-    if math.isinf(row.used):
-        return "infinitely beyond"
-    return f"{row.used:.0%} of" if row.used < 10 else f"{row.used:.0f} times"
-
-
 def _percent(row: ParityRow) -> str:
-    """How much of its tolerance a row uses, in a few characters."""
+    """The used share of a tolerance, in a few characters."""
     if math.isinf(row.used):
         return "inf"
     return f"{row.used:.0%}" if row.used < 10 else f"{row.used:.0f}x"
 
 
 def _number(value: float | None) -> str:
-    """A difference in a few characters: `0` where two tensors are bit for bit equal."""
+    """A difference in a few characters: `0` for tensors that are equal bit for bit."""
     if value is None:
         return ""
     return "0" if value == 0 else f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e+")
@@ -165,7 +155,7 @@ def _grouped(rows: Iterable[ParityRow], key: Any) -> dict[str, list[ParityRow]]:
 
 
 def _print_cases(console: Console, rows: list[ParityRow]) -> None:
-    """One line a case: its worst tensor."""
+    """One line per case: its worst tensor."""
     lines = []
     for case, group in _grouped(rows, lambda row: row.case).items():
         worst = max(group, key=lambda row: (not row.passed, row.used))
@@ -177,7 +167,7 @@ def _print_cases(console: Console, rows: list[ParityRow]) -> None:
 
 
 def _short(name: str) -> str:
-    """A parameter's name without the parts that every layer repeats."""
+    """A parameter's name without the parts common to all layers."""
     return (
         name.replace("grad bert.", "grad ")
         .replace("encoder.layer.", "layer.")
@@ -187,7 +177,7 @@ def _short(name: str) -> str:
 
 
 def _layer_key(row: ParityRow) -> str:
-    """The line of the layer table that a row belongs to."""
+    """A row's line in the layer table."""
     head = HEAD_NAME.fullmatch(row.name)
     if head:
         return head["layer"]
@@ -195,7 +185,7 @@ def _layer_key(row: ParityRow) -> str:
 
 
 def _print_layers(console: Console, rows: list[ParityRow]) -> None:
-    """One line a tensor over all cases; in low precision upstream's own error stands beside."""
+    """One line per tensor over all cases, in low precision with upstream's own error."""
     low = sorted({row.precision for row in rows} - {"fp32", "fp64"})
     columns = ["tensor", "max abs", "mean abs"]
     for precision in low:
@@ -211,7 +201,7 @@ def _print_layers(console: Console, rows: list[ParityRow]) -> None:
             inexact = [row for row in tensors if row.precision == precision]
             cells += [_largest(inexact, "max_abs"), _largest(inexact, "upstream_error")]
         if has_heads:
-            # The larger errors of low precision would hide those of fp32.
+            # Errors of low precision would hide the smaller ones of fp32.
             heads = [row for row in group if row not in tensors]
             heads = [row for row in heads if row.precision not in low] or heads
             worst = max(heads, key=lambda row: (not row.passed, row.max_abs), default=None)
@@ -221,7 +211,7 @@ def _print_layers(console: Console, rows: list[ParityRow]) -> None:
                 cells.append(f"{worst.name.split()[-1]}: {_number(worst.max_abs)}")
         label = f"{name} ({len({row.name for row in tensors})})" if name == "gradients" else name
         lines.append([label, *cells, _verdict(group)])
-    title = "by tensor: largest difference over all cases, padding left out"
+    title = "by tensor: maximum difference over all cases, without padding"
     print_table(console, title, columns, lines)
 
 
@@ -231,7 +221,7 @@ def _largest(rows: list[ParityRow], field: str) -> str:
 
 
 def _print_heads(console: Console, rows: list[ParityRow]) -> None:
-    """Layers by heads: the decimals of the probabilities that agree in fp32 (`=`: all bits)."""
+    """Layers by heads: the equal decimals of the probabilities in fp32 (`=`: all bits)."""
     worst: dict[str, dict[int, ParityRow]] = {}
     for row in rows:
         head = HEAD_NAME.fullmatch(row.name)
@@ -245,7 +235,7 @@ def _print_heads(console: Console, rows: list[ParityRow]) -> None:
         (name, *(_digits(heads.get(head)) for head in range(count)))
         for name, heads in worst.items()
     ]
-    print_table(console, "by head: digits that agree", ("", *map(str, range(count))), lines)
+    print_table(console, "by head: equal digits", ("", *map(str, range(count))), lines)
 
 
 def _digits(row: ParityRow | None) -> str | Text:

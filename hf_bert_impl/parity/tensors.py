@@ -1,25 +1,24 @@
-"""Compare the outputs of two models tensor by tensor; the bounds stand here.
+"""Comparison of the outputs of two models tensor by tensor, and its bounds.
 
 Notation: B batch, S sequence, H heads.
 
-Padding is not compared: this implementation does not compute it, and what upstream computes there
-means nothing. Of attention probabilities (B, H, S, S) the compared queries by all keys are taken.
-What is one vector a sequence (the pooled output and its logits) is compared for every sequence: it
-is read from position 0, which both compute even under padding.
+Padding is not compared: this implementation skips it, and upstream's results there are meaningless.
+Attention probabilities (B, H, S, S) are compared for the compared queries and all keys. Outputs of
+one vector per sequence (the pooled output and its logits) are compared for every sequence: they are
+read from position 0, which both compute even under padding.
 
 Bounds, per tensor:
 
 - float32: `max |ours - reference| <= tolerance * scale`, where the scale is the largest magnitude
   of the reference's tensor over the compared positions. A loss is a difference of logits, so its
   scale is at least 1.
-- bfloat16 and float16: the error against the *float32 reference* is at most `LOW_PRECISION_FACTOR`
-  times upstream's own error in that precision, largest against largest and mean against mean, plus
-  what storing the tensor in that precision costs by itself. Where a ratio of two errors would be
-  chance, the bound is wider: in a tensor of fewer than `FEW_NUMBERS` numbers (a loss, a few logits)
-  the allowance is `FEW_NUMBERS_ROUNDINGS` roundings, and means are not looked at; and the largest
-  error of an attention head is held to upstream's largest in any head of that layer. (Between two
-  right implementations one head's largest errors differ by more than 1.5 times in 3 of 100 heads,
-  in either direction; their means do not, and stay bound head by head.)
+- bfloat16 and float16: the error compared with the *float32 reference* is at most
+  `LOW_PRECISION_FACTOR` times upstream's own error in that precision, plus one rounding to it. This
+  holds for the maximum and for the mean. Two cases have wider bounds, because their ratio of errors
+  is chance. A tensor of fewer than `FEW_NUMBERS` numbers (a loss, a few logits) may be off by
+  `FEW_NUMBERS_ROUNDINGS` roundings, and its mean is not compared. The maximum error of an attention
+  head is compared with upstream's maximum in any head of that layer. Between two correct
+  implementations the maxima of 3 heads in 100 differ by more than 1.5 times; the means do not.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ FP32_TOLERANCE = 2e-5
 LOW_PRECISION_FACTOR = 1.5
 FEW_NUMBERS = 256
 FEW_NUMBERS_ROUNDINGS = 4
-# No scale is smaller than this, so that a tensor of zeros can be compared.
+# The minimum scale, for tensors of zeros.
 SMALLEST_SCALE = 1e-6
-# Outputs (B, S) with a number for each position. The other (B, n) have a vector for each sequence.
+# Outputs (B, S) with a number per position. Other outputs (B, n) have a vector per sequence.
 PER_POSITION_2D = ("start_logits", "end_logits")
 
 
@@ -54,33 +53,29 @@ def compare_outputs(
     tolerance: float = FP32_TOLERANCE,
     precise: ModelOutput | None = None,
 ) -> ParityReport:
-    """Compare two output objects, tensor by tensor, at some positions.
+    """Compare two output objects, tensor by tensor, at given positions.
 
     Hidden states become rows `embeddings` and `layer i`, attentions `layer i head h`, every other
     tensor a row under its own name. Key/value caches are not compared.
 
     Args:
         ours: Outputs of this implementation.
-        reference: Upstream's outputs for the same input; the same fields must be there.
-        attended_mask: (B, S) true where a token is attended; for multiple choice (B * choices, S).
+        reference: Upstream's outputs for the same input, with the same fields.
+        attended_mask: (B, S) true at attended tokens; for multiple choice (B * choices, S).
         case: The name of the rows' case.
-        tolerance: The relative bound in float32 (see the module's head).
-        precise: Upstream's outputs in float32, where the other two are of a lower precision. The
-            bounds are then those of low precision.
+        tolerance: The relative bound in float32 (see the module's docstring).
+        precise: Upstream's outputs in float32, if the other two are of a lower precision, which
+            then decides the bounds.
 
     Returns:
-        One row a tensor, and one a head.
+        One row per tensor, and one per head.
 
     Raises:
         ValueError: No position is attended.
     """
     mask = attended_mask.bool()
     if not mask.any():
-        raise InputError(
-            "no position is attended, so there is nothing to compare",
-            "one or more",
-            "mend the mask",
-        )
+        raise InputError("The mask attends to no position. Give one that attends to some.")
     left, right = selected_tensors(ours, mask), selected_tensors(reference, mask)
     exact = selected_tensors(precise, mask) if precise is not None else {}
     layers = _largest_by_layer(right, exact)
@@ -88,7 +83,7 @@ def compare_outputs(
     for name in right | left:
         if name not in left or name not in right:
             side = "this implementation" if name not in left else "upstream"
-            report.rows.append(ParityRow.failure(case, name, f"{side} does not give this output"))
+            report.rows.append(ParityRow.failure(case, name, f"{side} lacks this output"))
         elif precise is None:
             floor = 1.0 if name == "loss" else SMALLEST_SCALE
             report.rows.append(exact_row(case, name, left[name], right[name], tolerance, floor))
@@ -109,8 +104,8 @@ def selected_tensors(outputs: ModelOutput, mask: Tensor) -> dict[str, Tensor]:
         mask: (B, S) booleans.
 
     Returns:
-        Row name to tensor: (T, ...) for what is computed a position, (sequences, ...) for what is
-        computed a sequence, the loss as a scalar.
+        Row name to tensor: (T, ...) for outputs per position, (sequences, ...) for outputs per
+        sequence, the loss as a scalar.
     """
     selected: dict[str, Tensor] = {}
     for index, states in enumerate(outputs.get("hidden_states") or ()):
@@ -122,7 +117,7 @@ def selected_tensors(outputs: ModelOutput, mask: Tensor) -> dict[str, Tensor]:
     for name, value in outputs.items():
         if not isinstance(value, Tensor):
             continue
-        # All else is the loss, or one vector a sequence.
+        # Otherwise it is the loss, or one vector per sequence.
         of_positions = value.dim() >= 3 or name in PER_POSITION_2D
         selected[name] = value[mask.to(value.device)] if of_positions else value
     return {name: value for name, value in selected.items() if value.numel()}
@@ -131,7 +126,7 @@ def selected_tensors(outputs: ModelOutput, mask: Tensor) -> dict[str, Tensor]:
 def _heads(
     outputs: ModelOutput, field: str, layer: int, name: str, mask: Tensor
 ) -> dict[str, Tensor]:
-    """One layer's attention probabilities, a row a head."""
+    """One layer's attention probabilities, by head."""
     layers = outputs.get(field)
     if not layers or layers[layer] is None:
         return {}
@@ -144,12 +139,12 @@ def _heads(
 
 
 def _layer(name: str) -> str:
-    """The layer that a head's row belongs to; other rows belong to none."""
+    """The layer of a head's row; empty for other rows."""
     return name.partition(" head ")[0] if " head " in name else ""
 
 
 def _largest_by_layer(reference: dict[str, Tensor], precise: dict[str, Tensor]) -> dict[str, float]:
-    """Upstream's largest error in any attention head of a layer."""
+    """Upstream's maximum error in any attention head of a layer."""
     largest: dict[str, float] = {}
     for name, exact in precise.items():
         layer = _layer(name)
@@ -175,7 +170,7 @@ def exact_row(
         ours: Any shape.
         reference: The same shape.
         tolerance: The bound, relative to the largest magnitude of `reference`.
-        smallest_scale: What that magnitude is taken for at least.
+        smallest_scale: The minimum of that magnitude.
     """
     if ours.shape != reference.shape:
         return _other_shape(case, name, ours, reference)
@@ -193,7 +188,7 @@ def low_precision_row(
     precise: Tensor,
     largest_of_peers: float = 0.0,
 ) -> ParityRow:
-    """Compare the error of `ours` with that of `reference`, both against `precise`.
+    """Compare the errors of `ours` and `reference`, both relative to `precise`.
 
     Args:
         case: The row's case.
@@ -201,7 +196,7 @@ def low_precision_row(
         ours: Any shape, in a low precision.
         reference: The same shape: upstream's in a low precision.
         precise: The same shape: upstream's in float32.
-        largest_of_peers: Upstream's largest error in tensors of the same kind.
+        largest_of_peers: Upstream's maximum error in tensors of the same kind.
     """
     if not ours.shape == reference.shape == precise.shape:
         return _other_shape(case, name, ours, reference)
@@ -209,13 +204,13 @@ def low_precision_row(
     own_largest, own_mean = _difference(reference, precise)
     magnitudes = precise.detach().abs().double()
     scale = max(magnitudes.max().item(), SMALLEST_SCALE)
-    # A loss may be float32 although the logits that it is computed from are not.
+    # A loss may be float32 although its logits are not.
     dtype = torch.float16 if torch.float16 in (ours.dtype, reference.dtype) else torch.bfloat16
     rounding = torch.finfo(dtype).eps / 2
     few = precise.numel() < FEW_NUMBERS
     allowance = rounding * scale * (FEW_NUMBERS_ROUNDINGS if few else 1)
     bound = LOW_PRECISION_FACTOR * max(own_largest, largest_of_peers) + allowance
-    # Rounding errors are spread evenly up to `rounding`, so a quarter of it is about their mean.
+    # Rounding errors are uniform up to `rounding`, so their mean is about a quarter of it.
     mean_bound = LOW_PRECISION_FACTOR * own_mean + rounding / 4 * magnitudes.mean().item()
     mean_passed = few or mean <= mean_bound
     return ParityRow(
@@ -232,7 +227,7 @@ def low_precision_row(
 
 
 def _difference(left: Tensor, right: Tensor) -> tuple[float, float]:
-    """Largest and mean absolute difference."""
+    """Maximum and mean absolute difference."""
     gap = (left.detach().double() - right.detach().to(left.device).double()).abs()
     return gap.max().item(), gap.mean().item()
 

@@ -1,4 +1,4 @@
-"""A checkpoint loaded twice, by this package and by transformers' own BERT, and compared."""
+"""Comparison of a checkpoint in this package and in transformers' own BERT."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def verify_checkpoint(
 ) -> ParityReport:
     """Load a checkpoint twice, by this package and by transformers, and compare the two.
 
-    A model of another family is loaded by transformers both times, and `optimize` takes one.
+    For another family, both models are transformers', and one of them is optimized.
 
     Args:
         checkpoint: An open checkpoint.
@@ -60,7 +60,7 @@ def verify_checkpoint(
     if checkpoint.is_bert:
         require_reference(config)
     choices = CHOICES if name.endswith("ForMultipleChoice") else 0
-    # Texts are checked before the weights are loaded: that takes longest.
+    # Texts are checked before the weights are loaded, which takes longest.
     tokens, note = _tokens(checkpoint, config, asked.text, choices or 1)
     ours, info = checkpoints.load_model(checkpoint, name, dtype=torch.float32)
     if checkpoint.is_bert:
@@ -71,7 +71,7 @@ def verify_checkpoint(
 
     report = _loading(ours, reference, info, reference_info)
     report.title = (
-        f"{name} of {checkpoint.name}: hf_bert_impl {hf_bert_impl.__version__} beside "
+        f"{name} of {checkpoint.name}: hf_bert_impl {hf_bert_impl.__version__} and "
         f"transformers {transformers.__version__}, torch {torch.__version__}"
     )
     if note:
@@ -100,7 +100,7 @@ def verify_checkpoint(
 def _tokens(
     checkpoint: Checkpoint, config: Any, texts: Sequence[str], multiple: int
 ) -> tuple[list[tuple[list[int], list[int]]], str]:
-    """What to compare on, and a note where it is not text."""
+    """The token sequences to compare on, and a note if they are random."""
     limit = longest_sequence(config)
     if not texts and not checkpoints.has_tokenizer(checkpoint):
         return random_tokens(config), "the checkpoint has no tokenizer: compared on random tokens"
@@ -109,14 +109,12 @@ def _tokens(
         tokens = text_tokens(tokenizer, TEXTS, min(limit, MAX_LENGTH))
     else:
         if any(not text.strip() for text in texts):
-            raise InputError("`text` is empty", "a sentence", "write one, or leave `text` out")
+            raise InputError("`text` is empty. Write a sentence, or remove it.")
         tokens = text_tokens(tokenizer, texts, limit + 1)
         for text, (ids, _) in zip(texts, tokens, strict=True):
             if len(ids) > limit:
                 raise InputError(
-                    f"the text {text[:40]!r}... has more than {limit} tokens",
-                    f"at most {limit}, for which the model has positions",
-                    "shorten it",
+                    f"The text {text[:40]!r}... exceeds the model's {limit} tokens. Shorten it."
                 )
         # A question of a multiple-choice model needs a second choice.
         tokens = tokens * multiple
@@ -126,7 +124,7 @@ def _tokens(
 def _loading(
     ours: PreTrainedModel, reference: PreTrainedModel, *infos: dict[str, Any]
 ) -> ParityReport:
-    """Compare what the two sides found and did not find in the checkpoint."""
+    """Compare the missing and unexpected keys of the two sides."""
     report = ParityReport()
     kinds = {
         kind.replace("_", " "): [set(map(str, side.get(kind) or ())) for side in infos]
@@ -142,14 +140,12 @@ def _loading(
         if mine and label != "state-dict keys":
             report.add_note(f"{len(mine)} {label} on both sides: {_few(mine)}")
     if report.passed and infos[0].get("missing_keys"):
-        # Weights that the checkpoint does not have are drawn at random, differently on each side.
+        # Each side initialises missing weights with its own random numbers.
         reference.load_state_dict(ours.state_dict(), strict=True)
         report.add_note("the missing weights are random, the same on both sides")
     return report
 
 
-def _few(names: Any) -> str:
-    """Some of many names."""
-    shown = sorted(names)[:4]
-    more = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "") if shown else "none"
+def _few(names: set[str]) -> str:
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(sorted(names)[:4]) + more or "none"

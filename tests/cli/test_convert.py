@@ -18,7 +18,7 @@ def test_table_says_what_was_done(hf_bert, tmp_path):
     assert "152,934 in 46 tensors" in words
     assert "--hidden-act gelu_new" in words
     assert "lower-cased" in words
-    assert "✓ outputs beside transformers" in words
+    assert "✓ outputs compared with transformers" in words
     assert "model.safetensors" in words
     assert (tmp_path / "out/model.safetensors").is_file()
 
@@ -35,7 +35,7 @@ def test_options_reach_the_conversion(hf_bert, tmp_path):
     assert {row["dtype"] for row in report["mapped"]} == {"float16"}
     assert report["checks"] == []
     assert report["result"]["hidden_act"] == "gelu_new"
-    assert "cased (as asked for)" in report["result"]["tokenizer"]
+    assert "cased (as requested)" in report["result"]["tokenizer"]
     assert "lower" not in report["result"]["tokenizer"]
 
 

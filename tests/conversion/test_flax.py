@@ -1,4 +1,4 @@
-"""Flax weights: what Flax wrote is read bit by bit and written again, and lies are refused."""
+"""Flax weights: arrays in pieces, and hostile files."""
 
 import msgpack
 import numpy as np
@@ -26,27 +26,6 @@ def array(values, code=1):
 def write(path, tree):
     path.write_bytes(msgpack.packb(tree))
     return path
-
-
-def test_plain_values(tmp_path):
-    plain = {
-        "half": 2.5,
-        "small": 5,
-        "minus": -1,
-        "large": 1 << 40,
-        "deep": -(1 << 40),
-        "no": False,
-    }
-    tree = plain | {"list": [1, -70, 70_000], "empty": {}, "nothing": []}
-    tree["scalar"] = array(np.array(-3, "i4"), code=3)
-    found = read_flax(write(tmp_path / "kinds.msgpack", {"plain": tree})).tensors
-    for name, value in plain.items():
-        assert found[f"plain/{name}"].item() == value
-        assert found[f"plain/{name}"].dtype in (torch.int64, torch.float64, torch.bool)
-    assert found["plain/scalar"].dtype == torch.int32
-    assert found["plain/scalar"].item() == -3
-    assert [found[f"plain/list/{place}"].item() for place in range(3)] == [1, -70, 70_000]
-    assert len(found) == len(plain) + 4
 
 
 # --- lies ------------------------------------------------------------------------------------
@@ -81,9 +60,9 @@ FILES = {
     "number as key": (b"\x81\x01\x02", "int is not allowed for map key"),
     "cut": (b"\x81\xa1a\xcb\0\0", "incomplete input"),
     "more behind": (b"\x81\xa1a\x01\x00", "extra data"),
-    "vast table": (b"\xdf\xff\xff\xff\xff\xa1a\x01", "is damaged"),
+    "vast table": (b"\xdf\xff\xff\xff\xff\xa1a\x01", "a damaged"),
     "many entries": (msgpack.packb({str(n): [1] * 1000 for n in range(200)}), "more than 131072"),
-    "deep lists": (b"\x81\xa1a" + b"\x91" * 100_000 + b"\x01", "is damaged"),
+    "deep lists": (b"\x81\xa1a" + b"\x91" * 100_000 + b"\x01", "a damaged"),
     "long names": (  # a long key in front of many short ones would be that many long names
         msgpack.packb({"k" * 60_000: {str(number): 1 for number in range(2000)}}),
         "names are too long",

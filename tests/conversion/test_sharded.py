@@ -1,4 +1,4 @@
-"""The list of a checkpoint in several files names files beside it, or is refused."""
+"""The index of a checkpoint in several files names files of its folder, or is refused."""
 
 import json
 import os
@@ -42,11 +42,11 @@ def test_files_once_by_name(folder):
 
 
 NAMES = {
-    "names the file": (
+    "which is no plain name": (
         *("", "..", "../outside.bin", "/etc/passwd", "a/one.bin", "./one.bin", "..\\one.bin"),
         *("C:one.bin", "one.bin\0", "one.bin\n"),
     ),
-    "which is not there": ("three.bin", "x" * 5000, "\udc80.bin", "folder", "pipe", "circle"),
+    "which does not exist": ("three.bin", "x" * 5000, "\udc80.bin", "folder", "pipe", "circle"),
     "is a link to another folder": ("away.bin",),
 }
 
@@ -54,9 +54,9 @@ NAMES = {
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        (b"\xff\xfe{}", "is damaged"),
-        (b"[" * 200_000, "is damaged"),
-        (b'{"metadata": {"total_size": ' + b"9" * 6000 + b"}}", "is damaged"),
+        (b"\xff\xfe{}", "a damaged"),
+        (b"[" * 200_000, "a damaged"),
+        (b'{"metadata": {"total_size": ' + b"9" * 6000 + b"}}", "a damaged"),
         (b'{"weight_map": {"a": "one.bin", "a": "two.bin"}}', "'a' twice"),
         (b'{"weight_map": {"a": "one.bin"}, "weight_map": {}}', "'weight_map' twice"),
         ([], "no weight_map"),

@@ -1,9 +1,8 @@
-"""Checkpoints of torch.save: read as torch.load reads them, or refused, and nothing runs."""
+"""Checkpoints of torch.save are read as by torch.load, or refused; no code runs."""
 
 import collections
 import os
 import pickle
-import struct
 import zipfile
 
 import numpy as np
@@ -34,14 +33,10 @@ def test_pickled_module(folder):
     assert is_torch(path)
     expected = torch.load(FIXTURES / folder / "bert.state_dict.pt", weights_only=True)
     assert_same(read_all(path), expected)
-    facts = read_torch(path).attributes
-    assert (facts["hidden"], facts["n_layers"], facts["attn_heads"]) == (32, 2, 4)
-    assert facts["transformer_blocks.1.attention.h"] == 4
-    assert facts["transformer_blocks.0.attention.d_k"] == 8
-    assert facts["transformer_blocks.0.dropout.p"] == 0.1
-    assert facts["embedding.token.padding_idx"] == 0
-    assert facts["training"] is True
-    assert not [name for name in facts if "_parameters" in name or "_modules" in name]
+    attributes = read_torch(path).attributes
+    assert attributes["attn_heads"] == attributes["transformer_blocks.1.attention.h"] == 4
+    assert attributes["transformer_blocks.0.dropout.p"] == 0.1
+    assert not [name for name in attributes if "_parameters" in name or "_modules" in name]
 
 
 # --- all that a state dict may hold ----------------------------------------------------------
@@ -155,7 +150,7 @@ BOMBS = {
 def test_many_tensors_of_the_same_numbers(tmp_path):
     whole = torch.zeros(1 << 20)
     state = {f"layer.{number}": whole.view(1 << 10, 1 << 10) for number in range(1000)}
-    refuse(save(tmp_path / "bomb.bin", state), "the same few numbers many times")
+    refuse(save(tmp_path / "bomb.bin", state), "repeat the same few numbers")
 
 
 @pytest.mark.parametrize("value", BOMBS.values(), ids=BOMBS)
@@ -169,11 +164,9 @@ def test_bombs(value, tmp_path):
         ({"a\nb": torch.ones(1)}, r"the name 'a\\nb'"),
         ({"x" * 2000: torch.ones(1)}, "the name 'xxx"),
         ({"a.b": torch.ones(1), "a": {"b": torch.ones(2)}}, r"tensor 'a\.b' twice"),
-        ([torch.ones(1)], "neither a state dict nor a module"),
         (torch.ones(1), "neither a state dict nor a module"),
-        (None, "neither a state dict nor a module"),
     ],
-    ids=["two lines", "long", "twice", "list", "tensor", "nothing"],
+    ids=["two lines", "long", "twice", "tensor"],
 )
 def test_no_state_dict(value, match, tmp_path):
     refuse(save(tmp_path / "other.bin", value), match)
@@ -197,65 +190,6 @@ def entries(path):
 def pack(path, content, method=zipfile.ZIP_STORED):
     path.write_bytes(zipped(*content.items(), method=method))
     return path
-
-
-# --- the old container, as older torch wrote it ----------------------------------------------
-
-
-class _Storage:
-    """Pickles as the persistent id of a storage of floats."""
-
-    def __init__(self, key, size, view=None):
-        self.identity = ("storage", torch.FloatStorage, key, "cuda:0", size, view)
-
-
-class _Pickler(pickle.Pickler):
-    def persistent_id(self, value):
-        return value.identity if isinstance(value, _Storage) else None
-
-
-def legacy(path, value, storages, little=True):
-    """The stream that torch.save wrote before 1.6."""
-    with path.open("wb") as file:
-        pickle.dump(0x1950A86A20F9469CFC6C, file, protocol=2)
-        pickle.dump(1001, file, protocol=2)
-        sizes = {"short": 2, "int": 4, "long": 4}
-        system = {"protocol_version": 1001, "little_endian": little, "type_sizes": sizes}
-        pickle.dump(system, file, protocol=2)
-        _Pickler(file, protocol=2).dump(value)
-        pickle.dump(list(storages), file, protocol=2)
-        for numbers in storages.values():
-            file.write(struct.pack(f"<q{len(numbers)}f", len(numbers), *numbers))
-    return path
-
-
-def test_storages_that_are_views(tmp_path):
-    """Until torch 0.4 a storage could be a part of another; and `_rebuild_tensor` had no hooks."""
-    rebuild = torch._utils._rebuild_tensor
-    value = {
-        "part": Runs(rebuild, _Storage("k", 7, ("v", 2, 4)), 1, (3,), (1,)),
-        "whole": Runs(rebuild, _Storage("k", 7), 0, (7,), (1,)),
-    }
-    path = legacy(tmp_path / "old.bin", value, {"k": [0, 1, 2, 3, 4, 5, 6]})
-    found = read_all(path)
-    assert_same(found, {"part": torch.arange(3.0, 6.0), "whole": torch.arange(7.0)})
-    assert torch.equal(torch.load(path, map_location="cpu")["part"], found["part"])
-    value["part"] = Runs(rebuild, _Storage("k", 7, ("v", 4, 4)), 0, (3,), (1,))
-    refuse(legacy(path, value, {"k": [0.0] * 7}), "no storage")
-
-
-@pytest.mark.parametrize(
-    ("storages", "little", "match"),
-    [
-        ({"k": [1, 2, 3], "j": [1]}, True, "lists other storages than its pickle names"),
-        ({"k": [1, 2, 3, 4]}, True, "gives storage 'k' two sizes"),
-        ({"k": [1, 2]}, True, "two sizes"),
-        ({"k": [1, 2, 3]}, False, "another byte order"),
-    ],
-)
-def test_legacy_storages_that_lie(storages, little, match, tmp_path):
-    tensor = Runs(torch._utils._rebuild_tensor, _Storage("k", 3), 0, (3,), (1,))
-    refuse(legacy(tmp_path / "old.bin", {"a": tensor}, storages, little), match)
 
 
 # --- code ------------------------------------------------------------------------------------
@@ -282,7 +216,7 @@ def test_nothing_runs_in_any_pickle_of_the_old_container(tmp_path):
     [
         (20, b"\xf0\xff\xff\xff\xf0\xff\xff\xff", "more bytes than it has"),  # the sizes
         (24, b"\x08\0\0\0", "two sizes"),
-        (42, b"\x05\0\0\0", "is damaged"),  # where it starts
+        (42, b"\x05\0\0\0", "a damaged"),  # where it starts
         (8, b"\x01", "compressed or encrypted"),
         (16, b"\x05\0\0\0", "wrong crc32"),
     ],
@@ -321,7 +255,7 @@ def test_entries_that_are_twice_or_compressed(tmp_path):
     refuse(path, "compressed or encrypted")
     with zipfile.ZipFile(pack(path, content), "a") as archive:
         archive.writestr("good/data/0", b"\0" * 12)
-    refuse(path, "an entry of its zip file twice")
+    refuse(path, "zip directory has an entry twice")
 
 
 @CONTAINERS
@@ -340,13 +274,13 @@ def test_entries_that_are_twice_or_compressed(tmp_path):
 )
 def test_views_that_lie(zipped, offset, shape, strides, tmp_path):
     path = save(tmp_path / "bad.bin", {"a": view(6, offset, shape, strides)}, zipped)
-    refuse(path, "its pickle is damaged: .*tensor|its pickle is damaged")
+    refuse(path, "a damaged PyTorch file")
 
 
 def test_a_tensor_is_no_storage_and_no_dict(tmp_path):
     rebuild = torch._utils._rebuild_tensor_v2
     lie = Runs(rebuild, torch.zeros(2, 3), 0, (2,), (1,), False, collections.OrderedDict())
-    refuse(save(tmp_path / "bad.bin", {"a": lie}), "made of what is no storage")
+    refuse(save(tmp_path / "bad.bin", {"a": lie}), "a tensor has no storage")
     lie = view(6, 0, (6,), (1,))
     lie.call += (None, None, iter([(0, 1.0)]))  # by which a long tensor could be filled for ever
     refuse(save(tmp_path / "bad.bin", {"a": lie}), "sets items of a Tensor")

@@ -32,7 +32,7 @@ def write(folder, tokens, **config):
         (CASED, ["cased-and-uncased"], {}, None, False, "words"),
         (LOWER, ["showcased"], {}, None, True, "words"),
         (CASED, ["cased"], {"do_lower_case": True}, None, True, "tokenizer_config.json"),
-        (CASED, ["cased"], {"do_lower_case": True}, False, False, "as asked for"),
+        (CASED, ["cased"], {"do_lower_case": True}, False, False, "as requested"),
     ],
 )
 def test_lower_case(tmp_path, tokens, names, config, asked, expected, reason):
@@ -90,10 +90,12 @@ def test_a_tokenizer_of_another_class_is_copied(save_tiny, tmp_path, settings, c
     assert type(before).__name__ == type(after).__name__
     for text in LETTER_TEXTS:
         assert before(text)["input_ids"] == after(text)["input_ids"]
-    (check,) = [check for check in report.rows if check.name == "token ids beside the source"]
+    (check,) = [
+        check for check in report.rows if check.name == "token ids compared with the source"
+    ]
     runs = code is None or settings.get("tokenizer_class") == "BertTokenizer"
     assert check.passed is (True if runs else None)
-    with pytest.raises(InputError, match="`do_lower_case` was given for the tokenizer"):
+    with pytest.raises(InputError, match="`do_lower_case` does not apply to the tokenizer"):
         convert(folder, tmp_path / "lower", do_lower_case=True)
 
 

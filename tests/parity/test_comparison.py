@@ -143,11 +143,11 @@ def test_only_attended_positions_are_compared():
     for wrong in (other[1, 2, 3] + 1e-3, math.nan):
         other[1, 2, 3] = wrong
         assert [name for name, _ in failures(outputs(other))] == ["last_hidden_state"]
-    with pytest.raises(ValueError, match="no position is attended"):
+    with pytest.raises(ValueError, match="attends to no position"):
         compare_outputs(outputs(other), outputs(states), torch.zeros(3, 5))
     alone = BaseModelOutputWithPooling(last_hidden_state=states)
-    assert "this implementation does not give" in failures(alone)[0][1]
-    assert "upstream does not give" in failures(outputs(states), alone)[0][1]
+    assert "this implementation lacks" in failures(alone)[0][1]
+    assert "upstream lacks" in failures(outputs(states), alone)[0][1]
     narrow = BaseModelOutputWithPooling(last_hidden_state=states[..., :4])
     assert "shape" in failures(narrow, alone)[0][1]
 
@@ -187,16 +187,16 @@ def test_what_upstream_cannot_compute_is_refused():
     for make, said in (
         (lambda: tiny(position_embedding_type="relative_key"), "'relative_key'.*'absolute' only"),
         (lambda: tiny(pruned_heads={1: [0, 2]}), "pruned heads"),
-        (lambda: more, r"unexpected \['extra.bias', 'extra.weight'\]"),
+        (lambda: more, 'Unexpected key.*"extra.weight"'),
     ):
         with pytest.raises(ValueError, match=said):
             reference_model(make())
-    with pytest.raises(ValueError, match="no reference"):
+    with pytest.raises(ValueError, match="no BERT class of transformers"):
         reference_class("GPT2Model")
 
 
 def test_a_report_as_json_and_as_tables():
-    assert not ParityReport().passed  # an empty one proves nothing
+    assert not ParityReport().passed
     assert ParityReport().summary() == "nothing was compared"
     ours = tiny("BertForMaskedLM")
     reference = reference_model(ours)

@@ -1,4 +1,4 @@
-"""A checkpoint beside itself in transformers: what was loaded."""
+"""The comparison of loaded keys with transformers."""
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.parity.verification import verify_checkpoint
