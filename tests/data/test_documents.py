@@ -72,10 +72,10 @@ def test_files_of_a_folder_are_documents(tmp_path):
     [
         ("a.txt", b"fine\n\xff\xfe\n", "sentences", "line 2 of .* is not UTF-8"),
         ("a.jsonl", b'{"text": "a"}\n{"txt": "b"}\n', "sentences", "line 2 of .* 'text'"),
-        ("a.txt", b"A\tB\n\nno tab\n", "pairs", "line 3 of .* expected two sentences with a tab"),
-        ("a.txt", b"\tb\n", "pairs", "line 1 of .* expected two sentences"),
+        ("a.txt", b"A\tB\n\nno tab\n", "pairs", "line 3 of .* Write two sentences with a tab"),
+        ("a.txt", b"\tb\n", "pairs", "line 1 of .* Write two sentences"),
         ("a.csv", b"text\nA\n", "pairs", "has records, which are documents and no pairs"),
-        ("a.txt", b"", "sentences", r"a\.txt is empty; .*fill it"),
+        ("a.txt", b"", "sentences", r"a\.txt is empty\. .*fill it"),
         ("none.txt", None, "sentences", "there is no file"),
         (".", None, "sentences", "is a folder, and not one that datasets wrote"),
     ],

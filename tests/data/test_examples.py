@@ -103,9 +103,9 @@ def test_all_text_is_met():
 
 
 def test_wrong_input():
-    with pytest.raises(ValueError, match="there is no other one; expected at least 2 documents"):
+    with pytest.raises(ValueError, match=r"there is only one\. Give at least 2 documents"):
         pairs_of(corpus(documents=1))
-    with pytest.raises(ValueError, match="max_length=4 leaves no room"):
+    with pytest.raises(ValueError, match="max_length=4 is too short"):
         pairs_of(corpus(), max_length=4)
 
 
