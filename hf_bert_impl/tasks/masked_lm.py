@@ -1,4 +1,4 @@
-"""Masked language modelling on one's own texts: guessing words that are hidden.
+"""Masked language modelling on one's own texts: predicting masked words.
 
 Notation: M masked tokens of a batch, V vocabulary.
 """
@@ -23,10 +23,10 @@ from hf_bert_impl.tasks.metrics import Metrics, perplexity
 
 
 class MaskedLanguageModeling(RowTask):
-    """Texts without labels. Long ones are cut into several sequences, and nothing is left out.
+    """Texts without labels; long ones are cut into several sequences without loss.
 
     Args:
-        columns: Where tables have the text; other files are one text a line.
+        columns: The text column of tables; other files are one text per line.
         dataset: As in `Task`.
         masking: "token" or "whole-word".
     """
@@ -42,13 +42,13 @@ class MaskedLanguageModeling(RowTask):
         super().__init__(columns, dataset)
         self.masking = MaskingOptions(unit=masking)
 
-    def wanted(self, source: str) -> list[str]:
+    def names(self, source: str) -> list[str]:
         return [self.columns.text or self.text_column]
 
-    def rows(self, source: str, wanted: Sequence[str]) -> list[Row]:
+    def rows(self, source: str, names: Sequence[str]) -> list[Row]:
         if self.dataset is None and self.columns.text is None and form_of(source) == "lines":
             return read_rows(source, None)
-        return super().rows(source, wanted)
+        return super().rows(source, names)
 
     def example(self, row: Row) -> Example:
         return Example(check_text(row, row.values[0]), None, None, row.place)
@@ -84,13 +84,13 @@ class MaskedLanguageModeling(RowTask):
         return super().predict(model, Split(split.examples, masked), tokenizer)
 
     def outputs(self, model: Any, batch: dict[str, Tensor], features: list[Feature]) -> list[Any]:
-        """For each feature its loss in nats, and how many of its masked tokens are right."""
+        """For each feature its loss in nats, and how many of its masked tokens are predicted."""
         labels = [label for feature in features for label in feature["token_labels"]]
         real = batch["attention_mask"].bool()
         gold = torch.full_like(batch["input_ids"], IGNORE_INDEX)
         gold[real] = torch.tensor(labels, device=gold.device)
         chosen = gold != IGNORE_INDEX  # (B, S)
-        # Logits are as wide as the vocabulary, so only the masked tokens get them.
+        # Logits are as wide as the vocabulary: only for masked tokens.
         logits = model.cls(model.bert(**batch).last_hidden_state[chosen]).float()  # (M, V)
         check_numbers(logits, model)
         loss = nn.functional.cross_entropy(logits, gold[chosen], reduction="none")
@@ -111,13 +111,13 @@ class MaskedLanguageModeling(RowTask):
 
 
 def _cut_by_ids(tokenizer: Any, texts: list[str], max_length: int) -> list[Feature]:
-    """All pieces of all texts, by a tokenizer that drops what is beyond the first one."""
-    room = max_length - tokenizer.num_special_tokens_to_add()
+    """All pieces of all texts, by a tokenizer that drops all but the first."""
+    size = max_length - tokenizer.num_special_tokens_to_add()
     encoded = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
     pieces = [
-        tokenizer.prepare_for_model(ids[start : start + room], return_token_type_ids=True)
+        tokenizer.prepare_for_model(ids[start : start + size], return_token_type_ids=True)
         for ids in encoded
-        for start in range(0, max(1, len(ids)), room)
+        for start in range(0, max(1, len(ids)), size)
     ]
     return [{name: piece[name] for name in ("input_ids", "token_type_ids")} for piece in pieces]
 
@@ -128,6 +128,6 @@ def _mask(
     masked = []
     for feature, key in zip(features, keys, strict=True):
         rng = np.random.default_rng(key)
-        seen, labels = masker.mask(np.asarray(feature["input_ids"]), rng)
-        masked.append(feature | {"input_ids": seen.tolist(), "token_labels": labels.tolist()})
+        ids, labels = masker.mask(np.asarray(feature["input_ids"]), rng)
+        masked.append(feature | {"input_ids": ids.tolist(), "token_labels": labels.tolist()})
     return masked

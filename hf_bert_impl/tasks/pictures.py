@@ -1,4 +1,7 @@
-"""Pictures of results: bars of scores, confusion matrices, predictions against gold, curves."""
+"""Pictures of results: bars, confusion matrices, predictions against gold values, curves.
+
+The ending of each `file` names its format (png, svg, pdf).
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,12 @@ import numpy as np
 
 from hf_bert_impl.figures import COLOURS, new_figure, plain, save
 
-#: Labels up to which the cells of a confusion matrix are wide enough for their counts.
+#: Maximum number of labels of a confusion matrix with counts in its cells.
 COUNTED_LABELS = 20
 
 
 def draw_bars(file: str | Path, title: str, bars: Mapping[str, float], unit: str) -> None:
-    """Draws a horizontal bar a score, the first on top.
-
-    Args:
-        file: Where to; its ending names the format (png, svg, pdf).
-        title: What was measured.
-        bars: Lengths by name.
-        unit: What the lengths are.
-    """
+    """Draws one horizontal bar per score, the first on top; `unit` labels the axis."""
     figure, ((axis,),) = new_figure(7, 1.1 + 0.38 * len(bars), title)
     places, lengths = range(len(bars)), list(bars.values())
     axis.barh(places, lengths, color=COLOURS[0], height=0.7)
@@ -46,11 +42,11 @@ def draw_bars(file: str | Path, title: str, bars: Mapping[str, float], unit: str
 def draw_confusion_matrix(
     file: str | Path, title: str, gold: Any, predicted: Any, labels: Sequence[str]
 ) -> None:
-    """Draws how often each class was taken for each: a row a gold class, shaded by its share.
+    """Draws the counts of each gold class (rows) by predicted class, shaded by their share.
 
     Args:
-        file: Where to; its ending names the format.
-        title: What was measured.
+        file: The picture.
+        title: Above it.
         gold: (N,) class numbers.
         predicted: (N,) class numbers.
         labels: The names of the classes.
@@ -80,14 +76,7 @@ def draw_confusion_matrix(
 
 
 def draw_scatter(file: str | Path, title: str, gold: Any, predicted: Any) -> None:
-    """Draws predicted numbers against gold ones.
-
-    Args:
-        file: Where to; its ending names the format.
-        title: What was measured.
-        gold: (N,).
-        predicted: (N,).
-    """
+    """Draws predicted numbers (N,) against gold ones (N,)."""
     figure, ((axis,),) = new_figure(5, 4.6, title)
     axis.scatter(gold, predicted, s=8, alpha=0.5, color=COLOURS[0], edgecolors="none")
     ends = [min(gold), max(gold)]
@@ -104,14 +93,7 @@ def draw_training(
     losses: Sequence[tuple[float, float]],
     scores: Mapping[str, Sequence[tuple[float, float]]],
 ) -> None:
-    """Draws the training loss, and beside it the validation scores.
-
-    Args:
-        file: Where to; its ending names the format.
-        title: What was trained.
-        losses: Epoch and loss.
-        scores: By name of a score, epoch and value.
-    """
+    """Draws the training loss (epoch and value), and validation scores by name next to it."""
     figure, ((left, right),) = new_figure(9, 4, title, columns=2)
     left.plot(*_columns(losses), color=COLOURS[0], linewidth=1.2)
     left.set_ylabel("training loss")

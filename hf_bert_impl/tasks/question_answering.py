@@ -1,4 +1,4 @@
-"""Question answering: finding the answer in a text, or that there is none."""
+"""Question answering: finding the answer in a text, or that it has none."""
 
 from __future__ import annotations
 
@@ -22,30 +22,31 @@ from hf_bert_impl.tasks import squad
 from hf_bert_impl.tasks.base import Columns, Split, Task, cut
 from hf_bert_impl.tasks.metrics import Metrics
 
-#: What a data set of the hub has, as "squad" and "squad_v2" do.
+#: The columns of "squad" and "squad_v2" on the hub.
 FIELDS = ("id", "question", "context", "answers")
 
 
 @dataclasses.dataclass
 class Predictions:
-    """What a model says to all questions of a split."""
+    """A model's answers to all questions of a split, by id.
+
+    `texts` are the best answers other than the null answer, and `null_score_diffs` its lead over
+    them. Above `threshold` the null answer is given.
+    """
 
     texts: dict[str, str]
-    """For each id the best answer other than the null answer."""
     null_score_diffs: dict[str, float]
-    """By how much the null answer is ahead of it."""
     threshold: float
-    """Above which the null answer is given."""
 
 
 class QuestionAnswering(Task):
-    """SQuAD's JSON, v1 or v2; or a data set with its columns.
+    """SQuAD's JSON, v1 or v2, or a data set with its columns.
 
     Args:
-        columns: Not needed: the format says where what is.
+        columns: Not allowed: the format has its own.
         dataset: As in `Task`.
-        doc_stride: Tokens that neighbouring windows of a long context share; None for 128, or less
-            where windows are short.
+        doc_stride: Tokens that neighbouring windows of a long context share; see
+            `windows.cut_windows`.
     """
 
     name = "question-answering"
@@ -62,9 +63,7 @@ class QuestionAnswering(Task):
         super().__init__(columns, dataset)
         if columns not in (None, Columns()):
             raise InputError(
-                "question answering was given columns",
-                "none, as SQuAD's format has its own",
-                "leave them out",
+                "question answering was given columns. Leave them out: SQuAD's format has its own."
             )
         self.doc_stride = doc_stride
         self.version = 1
@@ -82,17 +81,17 @@ class QuestionAnswering(Task):
             data = Squad(tuple(questions), 2 if without else 1)
         self.version = max(self.version, data.version)
         if self.version == 2:
-            # The score at the best threshold, since the model's own is tuned only at the end.
+            # The score at the best threshold: the model's own is tuned at the end.
             self.best_metric = "best_f1"
         return list(data.questions)
 
     def config(self) -> dict[str, Any]:
-        # The checkpoint's threshold was tuned to weights that are about to change.
+        # Training invalidates the checkpoint's threshold.
         threshold = 0.0 if self.version == 2 else None
         return {"num_labels": 2, "null_score_diff_threshold": threshold}
 
     def take_config(self, config: Any, examples: Sequence[Any]) -> None:
-        """The head scores starts and ends, so there are no label names to take."""
+        """The head scores starts and ends; it has no label names."""
 
     def features(
         self, examples: Sequence[Question], tokenizer: Any, max_length: int
@@ -124,7 +123,7 @@ class QuestionAnswering(Task):
         return [Predictions(texts, differences, predicted[0].threshold)]
 
     def tune(self, model: Any, split: Split, outputs: list[Any]) -> None:
-        """Stores the threshold that gives the best F1 in the model's config."""
+        """Stores the threshold with the best F1 in the model's config."""
         if self.version == 2:
             predicted: Predictions = outputs[0]
             predicted.threshold = squad.tune_null_threshold(

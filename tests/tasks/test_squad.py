@@ -106,7 +106,7 @@ def test_files_of_predictions(tmp_path):
         (read_predictions, "[]", "holds a list; expected a JSON object of question ids to texts"),
         (read_predictions, "{}", "holds an empty dict"),
         (read_predictions, '{"a": 3}', "has 3 for 'a'"),
-        (read_na_probs, '{"a": "x"}', "has \"x\" for 'a'; expected a JSON object of .* to numbers"),
+        (read_na_probs, '{"a": "x"}', "has \"x\" for 'a'. Give a JSON object of .* to numbers"),
         (read_na_probs, '{"a": true}', "has true for 'a'"),
         (read_na_probs, '{"a": NaN}', "has NaN for 'a'"),
         (read_predictions, "", "is empty"),

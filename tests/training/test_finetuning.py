@@ -204,7 +204,7 @@ def test_losses_are_those_of_upstreams_model(tiny_bert, tmp_path, write, sentenc
         task, file = make_task(name), write(json.dumps(data), "squad.json")
     tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(tiny_bert)
     examples = task.read(file)
-    task.learn_labels(examples, [])
+    task.learn_labels({"train": examples})
     split = Split(examples, task.features(examples, tokenizer, 43))
     options = FinetuningOptions(str(tiny_bert), tmp_path / "out", epochs=2, batch_size=9)
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

@@ -185,18 +185,18 @@ def test_configs(options, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"tokenizer": None}, "no tokenizer is named; .*hf-bert tokenizer train"),
+        ({"tokenizer": None}, "no tokenizer is named. .*hf-bert tokenizer train"),
         ({"max_length": 44}, "max_length=44 is more than the 43 positions"),
         ({"gradient_accumulation": 4}, r"batch_size=6 cannot be divided into 4 parts \(1 proc"),
         ({"batch_size": 5000}, "fewer than a batch of 5000"),
-        ({"streaming": True, "max_steps": None}, "expected a number of steps"),
+        ({"streaming": True, "max_steps": None}, "`streaming` needs a number of steps"),
         ({"files": ("none.txt",)}, "there is no file none.txt"),
         ({"sizes": {**SIZES, "vocab_size": 30}}, "vocab_size=30 and the tokenizer 45 tokens"),
-        ({"layout": "pairs"}, "line 1 of .* expected two sentences with a tab between them"),
-        ({"model": "somewhere"}, "expected no config and no sizes beside it"),
+        ({"layout": "pairs"}, "line 1 of .* Write two sentences with a tab"),
+        ({"model": "somewhere"}, "Leave config and sizes out"),
         (
             {"variant": "codertimo", "sizes": {"hidden_size": 30}, "max_length": 513},
-            "max_length=513 is more than the 512 positions.*; shorten it$",
+            r"max_length=513 is more than the 512 positions.* Shorten it\.$",
         ),
     ],
 )
@@ -237,7 +237,7 @@ def poison(monkeypatch, what, step):
 def test_a_run_stops_before_it_is_spoilt(options, monkeypatch, what, words, accumulation):
     """The last good checkpoint stays, and the run goes on from there as if nothing had been."""
     run = options(gradient_accumulation=accumulation)
-    words += r"; .*lower the learning rate, which is 0\.001; .*checkpoint-4 is whole"
+    words += r".*Lower the learning rate \(0\.001\).*checkpoint-4"
     with monkeypatch.context() as patch:
         poison(patch, what, 8 if what == "weight" else 7)
         with pytest.raises(TrainingDiverged, match=words) as caught:

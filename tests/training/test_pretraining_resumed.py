@@ -92,10 +92,10 @@ def test_resuming_another_run(plain, tmp_path):
     for changes, words in (
         ({"learning_rate": 0.002}, "options.learning_rate was 0.001, now 0.002"),
         ({"sizes": {**SIZES, "num_hidden_layers": 3}}, "model.num_hidden_layers was 2, now 3"),
-        ({"files": (str(text),)}, r"\(text was '.*', now '.*'\); expected the same"),
+        ({"files": (str(text),)}, r"\(text was '.*', now '.*'\)\. Resume with those"),
         ({"tokenizer": str(tmp_path)}, "tokenizer was"),
-        ({"output": tmp_path / "none"}, "there is no run to resume in .*none; expected a folder"),
-        ({"resume": False}, "has files, or a run that `resume=True` continues"),
+        ({"output": tmp_path / "none"}, "there is no run to resume in .*none: it has no run.json"),
+        ({"resume": False}, "has files, or a run to continue with `resume=True`"),
     ):
         with pytest.raises(ValueError, match=words):
             pretrain(dataclasses.replace(run, **changes))
