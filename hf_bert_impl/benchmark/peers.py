@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_bert_impl.benchmark.cases import CASES, Unavailable
-from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.data.option_ranges import COUNT, check_ranges
+from hf_bert_impl.errors import check_choice
 from hf_bert_impl.extras import install_remedy
 
 if TYPE_CHECKING:
@@ -148,10 +149,7 @@ class Settings:
         for name, known in (("cases", CASES), ("peers", PEERS), ("dtype", PRECISIONS)):
             for one in self.chosen(name, known):
                 check_choice(f"`{name}`", one, known)
-        for name in ("rounds", "threads", "sentences"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"`{name}` is {value}. Use a number from 1.")
+        check_ranges(self, rounds=COUNT, threads=COUNT, sentences=COUNT)
 
     def chosen(self, name: str, known: Iterable[str]) -> list[str]:
         """The comma-separated names in a field."""

@@ -96,6 +96,12 @@ def read_texts(file: str | Path, column: str | None = None) -> Iterator[str]:
         raise InputError(f"{source.name} is empty. Leave it out, or fill it.")
 
 
+def clean_texts(files: Sequence[str | Path], column: str | None = None) -> Iterator[str]:
+    """The texts of all files, as `read_texts` reads them, without `<br />` tags."""
+    for file in files:
+        yield from map(without_breaks, read_texts(file, column))
+
+
 def has_records(file: str | Path) -> bool:
     """Whether a file or folder consists of records rather than lines."""
     return form_of(file) != "lines"

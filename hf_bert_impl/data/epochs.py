@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -78,6 +79,7 @@ class Epochs(TorchDataset):
         ]
 
 
+@dataclasses.dataclass(eq=False)
 class StreamedExamples(TorchIterableDataset):
     """Examples made while the files are read, over and over, in constant memory.
 
@@ -91,21 +93,14 @@ class StreamedExamples(TorchIterableDataset):
         column: As in `RecordInput`.
     """
 
-    def __init__(
-        self,
-        files: Sequence[str | Path],
-        tokenizer: Any,
-        options: ExampleOptions,
-        *,
-        layout: str = "sentences",
-        column: str | None = None,
-    ) -> None:
-        check_files(files, column)
-        self.files = list(files)
-        self.tokenizer = tokenizer
-        self.options = options
-        self.layout = layout
-        self.column = column
+    files: Sequence[str | Path]
+    tokenizer: Any
+    options: ExampleOptions
+    layout: str = "sentences"
+    column: str | None = None
+
+    def __post_init__(self) -> None:
+        check_files(self.files, self.column)
 
     def __iter__(self) -> Iterator[Example]:
         epoch = 0

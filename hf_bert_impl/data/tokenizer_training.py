@@ -15,7 +15,7 @@ from typing import Any
 
 from tokenizers.trainers import WordPieceTrainer
 
-from hf_bert_impl.data.documents import check_files, read_texts, without_breaks
+from hf_bert_impl.data.documents import check_files, clean_texts
 from hf_bert_impl.data.token_budget import cut_batches
 from hf_bert_impl.data.vocabulary_options import WordPieceOptions
 from hf_bert_impl.errors import InputError
@@ -66,11 +66,11 @@ def train_tokenizer(
     column, lowercase, vocab_size = chosen.column, chosen.lowercase, chosen.vocab_size
     check_files(files, column)
     tokenizer = BertTokenizer(do_lower_case=lowercase)
-    characters, lines = _count_characters(_lines(files, column), tokenizer)
+    characters, lines = _count_characters(clean_texts(files, column), tokenizer)
     if not characters:
         raise InputError(f"{files[0]} is only white space. Give a file with text.")
     alphabet = _most_frequent(characters, chosen.character_coverage)
-    first = _train(_lines(files, column), lowercase, SPECIAL_TOKENS, alphabet, vocab_size=0)
+    first = _train(clean_texts(files, column), lowercase, SPECIAL_TOKENS, alphabet, vocab_size=0)
     pieces = sorted(
         set(first) - set(SPECIAL_TOKENS), key=lambda piece: (piece.startswith("##"), piece)
     )
@@ -80,23 +80,13 @@ def train_tokenizer(
             f"a vocabulary of {vocab_size} tokens is too small for the {len(alphabet)} characters "
             f"of the text. Use `vocab_size={least}` or more, or lower `character_coverage`."
         )
-    vocab = _train(
-        _lines(files, column),
-        lowercase,
-        [*SPECIAL_TOKENS, *pieces],
-        alphabet,
-        vocab_size,
-        chosen.min_frequency,
-    )
+    known = [*SPECIAL_TOKENS, *pieces]
+    texts, minimum = clean_texts(files, column), chosen.min_frequency
+    vocab = _train(texts, lowercase, known, alphabet, vocab_size, minimum)
     trained = BertTokenizer(vocab, do_lower_case=lowercase)
     covered = sum(characters[char] for char in alphabet) / characters.total()
-    sample = islice(_lines(files, column), 0, None, lines // REPORT_LINES + 1)
+    sample = islice(clean_texts(files, column), 0, None, lines // REPORT_LINES + 1)
     return trained, _report(sample, trained, len(alphabet), covered)
-
-
-def _lines(files: Iterable[str | Path], column: str | None) -> Iterator[str]:
-    for file in files:
-        yield from map(without_breaks, read_texts(file, column))
 
 
 def _count_characters(texts: Iterable[str], tokenizer: BertTokenizer) -> tuple[Counter[str], int]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from hf_bert_impl.data.documents import check_files, read_texts, without_breaks
+from hf_bert_impl.data.documents import check_files, clean_texts
 from hf_bert_impl.data.vocabulary_options import WordOptions
 from hf_bert_impl.errors import InputError
 
@@ -56,10 +56,7 @@ def train_words(
     chosen = WordOptions(**options)
     column, vocab_size, min_frequency = chosen.column, chosen.vocab_size, chosen.min_frequency
     check_files(files, column)
-    counts: Counter[str] = Counter()
-    for file in files:
-        for text in read_texts(file, column):
-            counts.update(without_breaks(text).split())
+    counts = Counter(word for text in clean_texts(files, column) for word in text.split())
     if not counts:
         raise InputError(f"{files[0]} is only white space. Give a file with text.")
     for token in SPECIAL_TOKENS:

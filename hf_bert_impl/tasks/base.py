@@ -233,8 +233,14 @@ class RowTask(Task):
         """A record as an example; ValueError if it does not fit the task."""
 
     @abstractmethod
-    def outputs(self, model: Any, batch: dict[str, Tensor], features: list[Feature]) -> list[Any]:
-        """One output per feature of a batch without labels."""
+    def outputs(
+        self, model: Any, batch: dict[str, Tensor], labels: Any, features: list[Feature]
+    ) -> list[Any]:
+        """One output per feature of a batch, whose labels are separate."""
+
+    def scoring_collator(self, tokenizer: Any) -> Callable[[Sequence[Feature]], dict[str, Tensor]]:
+        """The function that batches features for scoring, always in the same way."""
+        return Collator(tokenizer.pad_token_id)
 
     def part(self, split: Split, number: int, count: int) -> Split:
         return Split(split.examples, cut(split.features, number, count))
@@ -243,14 +249,14 @@ class RowTask(Task):
         return [output for outputs in parts for output in outputs]
 
     def predict(self, model: Any, split: Split, tokenizer: Any) -> list[Any]:
-        collator = Collator(tokenizer.pad_token_id)
+        collator = self.scoring_collator(tokenizer)
         outputs: list[Any] = []
         with eval_mode(model), torch.inference_mode():
             for features in cut_batches(split.features, token_count, token_budget=TOKEN_BUDGET):
                 batch = collator(features)
-                batch.pop("labels", None)
                 batch = {name: value.to(model.device) for name, value in batch.items()}
-                outputs += self.outputs(model, batch, features)
+                labels = batch.pop("labels", None)
+                outputs += self.outputs(model, batch, labels, features)
         return outputs
 
 

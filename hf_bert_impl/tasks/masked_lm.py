@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from hf_bert_impl.data.masking import Masker, MaskingOptions
-from hf_bert_impl.data.task_collator import Collator, Feature
+from hf_bert_impl.data.pretraining_collator import PretrainingCollator
+from hf_bert_impl.data.task_collator import Feature
 from hf_bert_impl.data.task_files import Row, read_rows
 from hf_bert_impl.data.text_input import form_of
 from hf_bert_impl.finite import check_numbers
@@ -64,37 +64,33 @@ class MaskedLanguageModeling(RowTask):
             cut = encode(tokenizer, texts, None, max_length, return_overflowing_tokens=True)
         else:
             cut = _cut_by_ids(tokenizer, texts, max_length)
-        return [feature | {"number": number} for number, feature in enumerate(cut)]
+        return [feature | {"mask_key": (number,)} for number, feature in enumerate(cut)]
+
+    def scoring_collator(self, tokenizer: Any) -> PretrainingCollator:
+        """Masks each feature in the same way each time, so that epochs and models compare."""
+        masker = Masker(tokenizer, self.masking)
+        return PretrainingCollator(masker, pad_id=tokenizer.pad_token_id)
 
     def collator(self, tokenizer: Any) -> Callable[[Sequence[Feature]], dict[str, Tensor]]:
-        masker, collator = Masker(tokenizer, self.masking), Collator(tokenizer.pad_token_id)
+        collator = self.scoring_collator(tokenizer)
 
         def masked(features: Sequence[Feature]) -> dict[str, Tensor]:
             # The Trainer seeds torch's generator and keeps its state in checkpoints.
-            seed = int(torch.randint(2**62, ()))
-            keys = [(seed, number) for number in range(len(features))]
-            return collator(_mask(masker, features, keys))
+            collator.seed = int(torch.randint(2**62, ()))
+            return collator([row | {"mask_key": (n,)} for n, row in enumerate(features)])
 
         return masked
 
-    def predict(self, model: Any, split: Split, tokenizer: Any) -> list[Any]:
-        # The same masks each time, so that epochs and models can be compared.
-        keys = [(0, feature["number"]) for feature in split.features]
-        masked = _mask(Masker(tokenizer, self.masking), split.features, keys)
-        return super().predict(model, Split(split.examples, masked), tokenizer)
-
-    def outputs(self, model: Any, batch: dict[str, Tensor], features: list[Feature]) -> list[Any]:
+    def outputs(
+        self, model: Any, batch: dict[str, Tensor], labels: Any, features: list[Feature]
+    ) -> list[Any]:
         """For each feature its loss in nats, and how many of its masked tokens are predicted."""
-        labels = [label for feature in features for label in feature["token_labels"]]
-        real = batch["attention_mask"].bool()
-        gold = torch.full_like(batch["input_ids"], IGNORE_INDEX)
-        gold[real] = torch.tensor(labels, device=gold.device)
-        chosen = gold != IGNORE_INDEX  # (B, S)
+        chosen = labels != IGNORE_INDEX  # (B, S)
         # Logits are as wide as the vocabulary: only for masked tokens.
         logits = model.cls(model.bert(**batch).last_hidden_state[chosen]).float()  # (M, V)
         check_numbers(logits, model)
-        loss = nn.functional.cross_entropy(logits, gold[chosen], reduction="none")
-        right = logits.argmax(dim=-1) == gold[chosen]
+        loss = nn.functional.cross_entropy(logits, labels[chosen], reduction="none")
+        right = logits.argmax(dim=-1) == labels[chosen]
         sizes = chosen.sum(dim=1).tolist()
         return [
             (float(part.sum()), int(hits.sum()), len(part))
@@ -120,14 +116,3 @@ def _cut_by_ids(tokenizer: Any, texts: list[str], max_length: int) -> list[Featu
         for start in range(0, max(1, len(ids)), size)
     ]
     return [{name: piece[name] for name in ("input_ids", "token_type_ids")} for piece in pieces]
-
-
-def _mask(
-    masker: Masker, features: Sequence[Feature], keys: Sequence[tuple[int, int]]
-) -> list[Feature]:
-    masked = []
-    for feature, key in zip(features, keys, strict=True):
-        rng = np.random.default_rng(key)
-        ids, labels = masker.mask(np.asarray(feature["input_ids"]), rng)
-        masked.append(feature | {"input_ids": ids.tolist(), "token_labels": labels.tolist()})
-    return masked

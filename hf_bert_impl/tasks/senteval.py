@@ -188,10 +188,8 @@ def run_senteval(
             if progress is not None:
                 progress(name, what, share)
 
-        if task.files:
-            results.append(_compare(task, batcher, prepare, options, report))
-        else:
-            results.append(_probe(task, batcher, prepare, options, report))
+        score = _compare if task.files else _probe
+        results.append(score(task, batcher, prepare, options, report))
     return results
 
 

@@ -69,7 +69,9 @@ class _SequenceTask(RowTask):
             feature["labels"] = self.number(example.label)
         return features
 
-    def outputs(self, model: Any, batch: dict[str, Tensor], features: list[Feature]) -> list[Any]:
+    def outputs(
+        self, model: Any, batch: dict[str, Tensor], labels: Any, features: list[Feature]
+    ) -> list[Any]:
         logits = model(**batch, return_dict=True).logits
         check_numbers(logits, model)
         return list(logits.float().cpu().numpy())

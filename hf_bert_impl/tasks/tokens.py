@@ -90,7 +90,9 @@ class TokenClassification(RowTask):
             )
         return features
 
-    def outputs(self, model: Any, batch: dict[str, Tensor], features: list[Feature]) -> list[Any]:
+    def outputs(
+        self, model: Any, batch: dict[str, Tensor], labels: Any, features: list[Feature]
+    ) -> list[Any]:
         logits = model(**batch, return_dict=True).logits
         check_numbers(logits, model)
         best = logits.argmax(dim=-1).cpu().numpy()  # (B, S)

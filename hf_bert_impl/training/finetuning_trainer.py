@@ -176,7 +176,6 @@ def build_trainer(
     features = splits["train"].features
     validation = splits.get("validation")
     steps = math.ceil(math.ceil(len(features) / options.batch_size) * options.epochs)
-    judged = "epoch" if validation is not None else "no"
     arguments = trainer_arguments(
         options.batch_size,
         output_dir=str(folder),
@@ -187,9 +186,9 @@ def build_trainer(
         weight_decay=options.weight_decay,
         bf16=options.bf16,
         seed=seed,
-        eval_strategy=judged,
+        eval_strategy="no" if validation is None else "epoch",
         # Write only better models, without the optimizer's state.
-        save_strategy="best" if validation is not None else "no",
+        save_strategy="no" if validation is None else "best",
         save_only_model=True,
         load_best_model_at_end=validation is not None,
         metric_for_best_model=task.best_metric,

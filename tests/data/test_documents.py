@@ -45,7 +45,7 @@ def test_wikitext(write):
 
 @pytest.mark.parametrize("form", ["csv", "tsv"])
 def test_rows_of_a_table_are_documents(write, form):
-    """Whatever the layout: no header, no quotes around a text, and no label is in them."""
+    """In any layout, without the header, quotes and labels."""
     quoted = '"' + REVIEW.replace('"', '""') + '"'
     rows = [("review", "label"), (quoted if form == "csv" else REVIEW, "good"), ("Bad.", "bad")]
     between = "," if form == "csv" else "\t"
@@ -58,7 +58,7 @@ def test_rows_of_a_table_are_documents(write, form):
 
 
 def test_files_of_a_folder_are_documents(tmp_path):
-    """As aclImdb has them; lists beside the folders of texts are not texts."""
+    """As in aclImdb, whose lists are not texts."""
     for name, text in {"pos/0_9.txt": REVIEW, "neg/0_2.txt": "Bad.", "urls_pos.txt": "x"}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)

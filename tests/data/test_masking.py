@@ -1,4 +1,4 @@
-"""Which tokens are masked, how many, and what stands in their place."""
+"""Which tokens are masked, how many, and their replacements."""
 
 import numpy as np
 import pytest
@@ -90,7 +90,7 @@ def test_words_are_masked_whole(tokenizer):
             assert chosen.all() or not chosen.any()
             if chosen.any():
                 lengths.add(len(word))
-                # One fate for the word: all [MASK], all kept, or all drawn anew.
+                # One fate for the word: all [MASK], all kept, or all random.
                 is_mask = seen[word] == 4
                 assert is_mask.all() or not is_mask.any()
     assert max(lengths) > 3

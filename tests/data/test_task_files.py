@@ -13,7 +13,7 @@ def values(rows):
 
 
 def test_numbers_without_a_header(write):
-    """TSV knows no quotes, and a line ends at a line feed and nowhere else."""
+    """TSV has no quoting, and only a line feed ends a line."""
     file = write("a.tsv", 'a "quoted\tno\t1\r\nb\u2028c\tno\t0\n\n"d" e\tno\t1')
     rows = read_rows(file, ["2", "0"])
     assert values(rows) == [("1", 'a "quoted'), ("0", "b\u2028c"), ("1", '"d" e')]

@@ -38,7 +38,7 @@ def is_tsv(name):
 
 
 def texts_of(name):
-    """Those that the form can hold."""
+    """The texts that the form can hold."""
     return [text for text in TEXTS if not is_tsv(name) or "\n" not in text]
 
 

@@ -57,7 +57,7 @@ def test_defaults(tokenizer):
     room = 384 - 6
     assert [window.first for window in windows] == [0, 250, 500, 750, 1000]
     assert [window.stop for window in windows] == [room, room + 250, room + 500, room + 750, 1200]
-    # In a small window half of the room overlaps, and not the 128 tokens that would not fit.
+    # In a small window half of the context tokens overlap: 128 would not fit.
     small = one(tokenizer, "who sat ?", context, max_seq_len=31)
     assert [window.first for window in small[:3]] == [0, 25 - 12, 2 * (25 - 12)]
 

@@ -5,9 +5,7 @@ import pytest
 
 from hf_bert_impl.tasks.base import Columns
 from hf_bert_impl.tasks.probes import (
-    Params,
     ProbeOptions,
-    encoder_batcher,
     read_probe,
     run_probe,
 )
@@ -55,10 +53,6 @@ def classes(count, seed, noise=0.0):
 def probe(protocol, named, columns, **options):
     task, examples = read_probe(protocol, named, columns)
     return run_probe(protocol, task, examples, batcher, options=ProbeOptions(**options))
-
-
-def test_encoder_batcher_gives_texts():
-    assert encoder_batcher(lambda texts: texts)(Params(), [["a", "b."], []]) == ["a b.", ""]
 
 
 TRAIN = classes(30, 1)

@@ -1,4 +1,4 @@
-"""SQuAD's figures: those of the official scripts, and the threshold for the null answer."""
+"""SQuAD's scores, compared with the official scripts, and the threshold of the null answer."""
 
 import json
 

@@ -1,6 +1,5 @@
 """Bad input of fine-tuning, refused before it trains, and its folder, which survives failures."""
 
-import errno
 import json
 import shutil
 
@@ -104,7 +103,7 @@ def test_output_is_replaced_only_when_asked(run, tmp_path):
     assert (out / "mine").read_text() == "kept"
     run(overwrite=True)
     assert not (out / "mine").exists()
-    # Only the output is replaced, and nothing is left beside it.
+    # Only the output is replaced, without leftovers.
     assert (tmp_path / "out.replaced" / "mine").read_text() == "kept"
     assert sorted(file.name for file in tmp_path.glob("*out*")) == ["out", "out.replaced"]
     (tmp_path / "file").write_text("")
@@ -148,16 +147,13 @@ def test_what_fails_leaves_the_old_output(run, tmp_path, monkeypatch):
     assert [file.name for file in tmp_path.glob("*out*")] == ["out"]
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "os"])
-def test_full_disk_leaves_the_best_checkpoint(run, tmp_path, monkeypatch, tiny_bert, kind):
+def test_full_disk_leaves_the_best_checkpoint(run, tmp_path, monkeypatch):
     """The third checkpoint does not fit: the second is whole, and the error says where."""
     save, accuracies = hf_bert_impl.BertPreTrainedModel.save_pretrained, iter([0.1, 0.2, 0.3])
 
     def fill(self, folder, *args, **rest):
         save(self, folder, *args, **rest)
         if "checkpoint-6" in str(folder):
-            if kind == "os":
-                raise OSError(errno.ENOSPC, "No space left on device")
             raise safetensors.SafetensorError("I/O error: No space left on device (os error 28)")
 
     task = make_task("classification", COLUMNS)
@@ -193,20 +189,3 @@ def test_the_best_model_outlives_a_loss_that_is_not_finite(run, monkeypatch):
         run(batch_size=20, epochs=3)
     kept = str(caught.value).rpartition(" in ")[2]
     assert not not_finite(hf_bert_impl.BertForSequenceClassification.from_pretrained(kept))
-
-
-def test_weights_that_are_not_finite_are_not_saved(run, tmp_path, monkeypatch):
-    """Nor scored, also where no validation data ask for it."""
-
-    def spoil_weights(self, *args, **rest):
-        loss = train(self, *args, **rest)
-        self.model.classifier.weight.data[0, 0] = torch.nan  # the gradient is there already
-        return loss
-
-    train = finetuning_trainer.FinetuningTrainer.training_step
-    monkeypatch.setattr(finetuning_trainer.FinetuningTrainer, "training_step", spoil_weights)
-    for changes in ({}, {"validation": None}):
-        words = "after step 1 classifier.weight is not finite"
-        with pytest.raises(TrainingDiverged, match=words):
-            run(batch_size=40, **changes)
-        assert_nothing_left(tmp_path)

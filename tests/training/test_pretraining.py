@@ -25,7 +25,7 @@ STILL = SIZES | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0
 
 @pytest.mark.slow
 def test_it_learns(options, tmp_path):
-    """Which words a document has, and whether two segments share them."""
+    """The words of a document, and whether two segments share them."""
     file = tmp_path / "long.txt"
     write_text(file, 300)
     steps = {"max_steps": 220, "batch_size": 16, "learning_rate": 4e-3, "dupe_factor": 3}
@@ -33,7 +33,7 @@ def test_it_learns(options, tmp_path):
     run = options(files=(str(file),), sizes=STILL, **steps, logging_steps=110, save_steps=1000)
     result = pretrain(run)
     assert result.statistics.unigram_entropy == pytest.approx(math.log(40), abs=0.05)
-    # To know the words of the document gives ln 8, and a random partner shares one in five.
+    # The words of the document give ln 8, and a random partner shares one in five.
     assert math.log(8) < result.validation["eval_mlm_loss"] < math.log(8) + 0.3
     assert result.validation["eval_nsp_accuracy"] > 0.75
 
@@ -235,7 +235,7 @@ def poison(monkeypatch, what, step):
     ],
 )
 def test_a_run_stops_before_it_is_spoilt(options, monkeypatch, what, words, accumulation):
-    """The last good checkpoint stays, and the run goes on from there as if nothing had been."""
+    """The last good checkpoint stays, and the run resumes from it."""
     run = options(gradient_accumulation=accumulation)
     words += r".*Lower the learning rate \(0\.001\).*checkpoint-4"
     with monkeypatch.context() as patch:
