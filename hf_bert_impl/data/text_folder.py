@@ -1,7 +1,7 @@
 """Folders of texts with one subfolder per class, such as the IMDB reviews."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from hf_bert_impl.errors import InputNote
@@ -21,7 +21,12 @@ def text_files(folder: str | Path) -> list[Path]:
     folder = Path(folder).expanduser()
     if not folder.is_dir():
         return []
-    files = list(_files(folder))
+    files = [
+        path
+        for path in sorted(folder.rglob("[!.]*"))
+        if path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
     texts = [file for file in files if _is_text(file)]
     if texts:
         skipped = [file for file in files if not _is_text(file)]
@@ -38,14 +43,6 @@ def labelled_text_files(folder: Path) -> list[tuple[Path, str]]:
         unlabelled = [path for path in inside if path.is_file() and _is_text(path)]
         _note_skipped(folder, unlabelled, "in no subfolder that names their class")
     return labelled
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    for path in sorted(folder.glob("[!.]*")):
-        if path.is_dir():
-            yield from _files(path)
-        else:
-            yield path
 
 
 def _is_text(file: Path) -> bool:

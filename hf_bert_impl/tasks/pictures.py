@@ -20,20 +20,10 @@ COUNTED_LABELS = 20
 def draw_bars(file: str | Path, title: str, bars: Mapping[str, float], unit: str) -> None:
     """Draws one horizontal bar per score, the first on top; `unit` labels the axis."""
     figure, ((axis,),) = new_figure(7, 1.1 + 0.38 * len(bars), title)
-    places, lengths = range(len(bars)), list(bars.values())
-    axis.barh(places, lengths, color=COLOURS[0], height=0.7)
-    axis.set_yticks(places, list(bars))
+    drawn = axis.barh(list(bars), list(bars.values()), color=COLOURS[0], height=0.7)
+    axis.bar_label(drawn, fmt="{:.4g}", padding=4, fontsize=8)
     axis.invert_yaxis()
     axis.set_xlabel(unit)
-    for place, length in zip(places, lengths, strict=True):
-        axis.annotate(
-            f"{length:.4g}",
-            (max(length, 0), place),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-        )
     axis.margins(x=0.12)
     plain(axis, lines=False)
     save(figure, file)
@@ -65,13 +55,8 @@ def draw_confusion_matrix(
     for row in range(size if size <= COUNTED_LABELS else 0):
         for column in range(size):
             colour = "white" if shares[row, column] > 0.5 else "black"
-            axis.text(
-                *(column, row, f"{counts[row, column]:,}"),
-                ha="center",
-                va="center",
-                color=colour,
-                fontsize=8,
-            )
+            style = {"ha": "center", "va": "center", "color": colour, "fontsize": 8}
+            axis.text(column, row, f"{counts[row, column]:,}", **style)
     save(figure, file)
 
 

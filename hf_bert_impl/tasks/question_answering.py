@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,19 +23,6 @@ from hf_bert_impl.tasks.metrics import Metrics
 
 #: The columns of "squad" and "squad_v2" on the hub.
 FIELDS = ("id", "question", "context", "answers")
-
-
-@dataclasses.dataclass
-class Predictions:
-    """A model's answers to all questions of a split, by id.
-
-    `texts` are the best answers other than the null answer, and `null_score_diffs` its lead over
-    them. Above `threshold` the null answer is given.
-    """
-
-    texts: dict[str, str]
-    null_score_diffs: dict[str, float]
-    threshold: float
 
 
 class QuestionAnswering(Task):
@@ -107,35 +93,29 @@ class QuestionAnswering(Task):
             pipeline = QuestionAnsweringPipeline(
                 model=model, tokenizer=tokenizer, prepare=False, device=model.device
             )
-            texts, differences = squad.predict_squad(
-                pipeline, split.examples, max_seq_len=self._max_length, doc_stride=self.doc_stride
-            )
-        threshold = getattr(model.config, "null_score_diff_threshold", None)
-        return [Predictions(texts, differences, 0.0 if threshold is None else float(threshold))]
+            lengths: dict[str, Any] = {"max_seq_len": self._max_length}
+            lengths["doc_stride"] = self.doc_stride
+            return [squad.predict_squad(pipeline, split.examples, **lengths)]
 
     def part(self, split: Split, number: int, count: int) -> Split:
         return Split(cut(split.examples, number, count), split.features)
 
     def joined(self, parts: Sequence[list[Any]]) -> list[Any]:
-        predicted: list[Predictions] = [outputs[0] for outputs in parts]
-        texts = {key: text for part in predicted for key, text in part.texts.items()}
-        differences = {key: d for part in predicted for key, d in part.null_score_diffs.items()}
-        return [Predictions(texts, differences, predicted[0].threshold)]
+        whole: squad.Predictions = parts[0][0]
+        for (part,) in parts[1:]:
+            whole.texts |= part.texts
+            whole.null_score_diffs |= part.null_score_diffs
+        return [whole]
 
     def tune(self, model: Any, split: Split, outputs: list[Any]) -> None:
         """Stores the threshold with the best F1 in the model's config."""
         if self.version == 2:
-            predicted: Predictions = outputs[0]
-            predicted.threshold = squad.tune_null_threshold(
-                Squad(tuple(split.examples), 2), predicted.texts, predicted.null_score_diffs
+            answers: squad.Predictions = outputs[0]
+            answers.threshold = squad.tune_null_threshold(
+                Squad(tuple(split.examples), 2), answers.texts, answers.null_score_diffs
             )
-            model.config.null_score_diff_threshold = predicted.threshold
+            model.config.null_score_diff_threshold = answers.threshold
 
     def score(self, split: Split, outputs: list[Any]) -> Metrics:
-        predicted: Predictions = outputs[0]
-        data = Squad(tuple(split.examples), self.version)
-        if self.version == 1:
-            return squad.evaluate_predictions(data, predicted.texts)
-        return squad.evaluate_predictions(
-            data, predicted.texts, predicted.null_score_diffs, predicted.threshold
-        ) | {"null_score_diff_threshold": predicted.threshold}
+        answers: squad.Predictions = outputs[0]
+        return answers.score(Squad(tuple(split.examples), self.version))

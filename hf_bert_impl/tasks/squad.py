@@ -8,6 +8,7 @@ compares bags of words. The best of several right answers counts. All scores are
 from __future__ import annotations
 
 import collections
+import dataclasses
 import json
 import math
 import re
@@ -130,6 +131,26 @@ def tune_null_threshold(
     return metrics["best_f1_thresh"]
 
 
+@dataclasses.dataclass
+class Predictions:
+    """A model's answers to questions, by id.
+
+    `texts` are the best answers other than the null answer, and `null_score_diffs` its lead over
+    them. Above `threshold` the null answer is given (v2.0).
+    """
+
+    texts: dict[str, str]
+    null_score_diffs: dict[str, float]
+    threshold: float
+
+    def score(self, squad: Squad) -> Metrics:
+        """The scores of `evaluate_predictions`, for v2.0 with `null_score_diff_threshold`."""
+        if squad.version == 1:
+            return evaluate_predictions(squad, self.texts)
+        metrics = evaluate_predictions(squad, self.texts, self.null_score_diffs, self.threshold)
+        return metrics | {"null_score_diff_threshold": self.threshold}
+
+
 def predict_squad(
     pipeline: QuestionAnsweringPipeline,
     questions: Sequence[Question],
@@ -137,8 +158,8 @@ def predict_squad(
     *,
     max_answer_len: int = MAX_ANSWER_LEN,
     **parameters: Any,
-) -> tuple[dict[str, str], dict[str, float]]:
-    """Answers the questions of SQuAD.
+) -> Predictions:
+    """Answers the questions of SQuAD, with the threshold of the model's config.
 
     Args:
         pipeline: A model and its tokenizer.
@@ -146,9 +167,6 @@ def predict_squad(
         advance: Called with 1 after each question.
         max_answer_len: Maximum tokens of an answer.
         **parameters: Further ones of `QuestionAnsweringPipeline.find_answers`.
-
-    Returns:
-        By id the best answer other than the null answer, and the null answer's lead over it.
     """
     pairs = [(question.text, question.context) for question in questions]
     answered = pipeline.find_answers(pairs, max_answer_len=max_answer_len, **parameters)
@@ -157,7 +175,7 @@ def predict_squad(
         texts[question.id] = answers.best_text()
         differences[question.id] = answers.null_score_diff
         advance(1)
-    return texts, differences
+    return Predictions(texts, differences, pipeline.null_score_diff_threshold)
 
 
 def evaluate_checkpoint(
@@ -191,8 +209,7 @@ def evaluate_checkpoint(
     Raises:
         ValueError, OSError: The checkpoint cannot be used, or a number is out of range.
     """
-    threshold, with_null = null_score_diff_threshold, squad.version == 2
-    if tune_threshold and not with_null:
+    if tune_threshold and squad.version == 1:
         raise InputError(
             "the data is SQuAD v1.1, whose questions all have answers. Give a v2.0 file as `data` "
             "to tune the threshold on."
@@ -201,23 +218,20 @@ def evaluate_checkpoint(
         path, dtype=dtype, batch_invariant=batch_invariant, **parameters
     )
     with text_progress(progress, len(squad.questions)) as advance:
-        spans, differences = predict_squad(pipeline, squad.questions, advance, **parameters)
-    files: dict[str, Any] = {PREDICTIONS: spans}
-    if not with_null:
-        metrics = evaluate_predictions(squad, spans)
-    else:
-        if tune_threshold:
-            threshold = tune_null_threshold(squad, spans, differences)
-            store_null_threshold(path, threshold)
-        elif threshold is None:
-            threshold = pipeline.null_score_diff_threshold
-        texts = decide(spans, differences, threshold)
-        files = {PREDICTIONS: texts, SPANS: spans, DIFFERENCES: differences}
-        metrics = evaluate_predictions(squad, spans, differences, threshold)
-        metrics["null_score_diff_threshold"] = threshold
+        predictions = predict_squad(pipeline, squad.questions, advance, **parameters)
+    texts, differences = predictions.texts, predictions.null_score_diffs
+    if tune_threshold:
+        predictions.threshold = tune_null_threshold(squad, texts, differences)
+        store_null_threshold(path, predictions.threshold)
+    elif null_score_diff_threshold is not None:
+        predictions.threshold = null_score_diff_threshold
     if output is not None:
+        files: dict[str, Any] = {PREDICTIONS: texts}
+        if squad.version == 2:
+            decided = decide(texts, differences, predictions.threshold)
+            files = {PREDICTIONS: decided, SPANS: texts, DIFFERENCES: differences}
         write_json(output, files)
-    return metrics
+    return predictions.score(squad)
 
 
 def decide(
