@@ -147,7 +147,7 @@ class Texts(Timed):
         """The tokens of each text, cut at the model's maximum."""
         cut = {"truncation": True, "max_length": self.encoder.max_seq_length}
         ids = self.encoder.tokenizer(self.texts, **cut)["input_ids"]
-        return Case(name, tuple(len(it) for it in ids), 0)
+        return Case(name, tuple(map(len, ids)), 0)
 
     def call(self, case: Case, number: int) -> Callable[[], Any]:
         """Encodes the round's part of the texts."""

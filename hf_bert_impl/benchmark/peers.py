@@ -154,7 +154,7 @@ class Settings:
     def chosen(self, name: str, known: Iterable[str]) -> list[str]:
         """The comma-separated names in a field."""
         given = getattr(self, name)
-        return [*known] if given is None else [it.strip() for it in given.split(",")]
+        return [*known] if given is None else [name.strip() for name in given.split(",")]
 
 
 def check_peer(name: str, dtype: str, device: str) -> None:

@@ -135,18 +135,18 @@ def _present(chosen: Sequence[str | None]) -> list[str]:
 
 
 def _rows(
-    batches: Iterable[Any], chosen: Sequence[str | None], name: str, start: int
+    batches: Iterable[Any], chosen: Sequence[str | None], file: str, start: int
 ) -> Iterator[tuple[str, list[Any]]]:
     """The rows of pyarrow batches; an absent column gives None."""
 
     def rows() -> Iterator[tuple[Any, ...]]:
         for batch in batches:
             absent = [None] * batch.num_rows
-            columns = [absent if it is None else column_values(batch[it]) for it in chosen]
+            columns = [absent if name is None else column_values(batch[name]) for name in chosen]
             yield from zip(*columns, strict=True)
 
     for number, values in enumerate(rows(), start + 1):
-        yield f"row {number} of {name}", list(values)
+        yield f"row {number} of {file}", list(values)
 
 
 def _groups(metadata: Any, start: int) -> tuple[list[int], int]:

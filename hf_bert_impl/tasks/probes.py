@@ -285,14 +285,14 @@ def embed_texts(
     for start in range(0, len(words), params["batch_size"]):
         batch = words[start : start + params["batch_size"]]
         report(f"{start:,} of {len(words):,} texts", EMBEDDING_SHARE * start / len(words))
-        found = np.asarray(batcher(params, batch), np.float32)  # (batch, D)
-        odd = "" if np.isfinite(found).all() else ", not all of them finite"
-        if found.ndim != 2 or len(found) != len(batch) or odd:
+        rows = np.asarray(batcher(params, batch), np.float32)  # (batch, D)
+        odd = "" if np.isfinite(rows).all() else ", not all of them finite"
+        if rows.ndim != 2 or len(rows) != len(batch) or odd:
             raise InputError(
-                f"the encoder gave numbers of shape {found.shape} for {len(batch)} texts{odd}. "
+                f"the encoder gave numbers of shape {rows.shape} for {len(batch)} texts{odd}. "
                 "Return one vector of finite numbers per text from the `batcher`."
             )
-        vectors.extend(found)
+        vectors.extend(rows)
     return dict(zip(unique, vectors, strict=True))
 
 
@@ -307,14 +307,16 @@ def _parts(
 ) -> dict[str, Part]:
     every = [example for part in examples.values() for example in part]
     is_pair = protocol != "classification"
-    sides = [example.text for example in every] + [it.pair for it in every if is_pair]
+    sides = [example.text for example in every]
+    sides += [example.pair for example in every if is_pair]
     vectors = embed_texts(sides, batcher, prepare, params, report)
     parts = {}
     for name, part in examples.items():
         left = np.stack([vectors[example.text] for example in part])  # (N, D)
         right = np.stack([vectors[example.pair] for example in part]) if is_pair else left
-        labels = np.array([task.labels.index(it.label) if task.labels else it.label for it in part])
-        parts[name] = Part(_inputs(protocol, left, right), labels)
+        labels = [example.label for example in part]
+        numbers = [task.labels.index(label) for label in labels] if task.labels else labels
+        parts[name] = Part(_inputs(protocol, left, right), np.array(numbers))
     return parts
 
 

@@ -259,11 +259,11 @@ def class_weights(given: str | None, task: Task, split: Split) -> Tensor | None:
             "`class_weights` out."
         )
     key = "token_labels" if "token_labels" in split.features[0] else "labels"
-    labels = np.array([label for f in split.features for label in np.atleast_1d(f[key])])
+    labels = np.concatenate([np.atleast_1d(feature[key]) for feature in split.features])
     several = task.config().get("problem_type") == "multi_label_classification"
-    size, total = len(task.labels), len(split.features)
+    size = len(task.labels)
     if several:
-        counts = labels.reshape(-1, size).sum(axis=0)
+        counts, total = labels.reshape(-1, size).sum(axis=0), len(split.features)
     else:
         labels = labels[labels != IGNORE_INDEX]
         counts, total = np.bincount(labels, minlength=size), len(labels)
