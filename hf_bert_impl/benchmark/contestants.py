@@ -159,5 +159,4 @@ class Texts(Timed):
 
     def _encode(self, texts: list[str]) -> Tensor:
         options = {"convert_to_tensor": True, "normalize_embeddings": True}
-        vectors: Tensor = self.encoder.encode(texts, show_progress_bar=False, **options)
-        return vectors
+        return self.encoder.encode(texts, show_progress_bar=False, **options)

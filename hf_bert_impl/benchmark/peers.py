@@ -121,8 +121,7 @@ class Source:
             model = cls(hf_bert_impl.BertConfig(**RANDOM[self.random] | fields))
         else:
             model = cls.from_pretrained(self.path, dtype=torch.float32, **fields)
-        loaded: PreTrainedModel = model.to(self.device).eval()
-        return loaded
+        return model.to(self.device).eval()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,8 +36,7 @@ class TokenizedDocument:
 
     def tokens(self, start: int, end: int) -> list[int]:
         """The token ids of the sentences from `start` up to `end`, without `end`."""
-        ids: list[int] = self.ids[self._borders[start] : self._borders[end]].tolist()
-        return ids
+        return self.ids[self._borders[start] : self._borders[end]].tolist()
 
     def reach(self, start: int, target: int) -> int:
         """The end of the fewest sentences from `start` on with `target` tokens, or of all."""

@@ -133,8 +133,7 @@ def _train(
     )
     backend = BertTokenizer(do_lower_case=lowercase).backend_tokenizer
     backend.train_from_iterator(texts, trainer=trainer)
-    vocab: dict[str, int] = backend.get_vocab()
-    return vocab
+    return backend.get_vocab()
 
 
 def _report(

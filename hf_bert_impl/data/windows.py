@@ -285,5 +285,4 @@ def _encode(tokenizer: Any, texts: list[str]) -> list[Any]:
     if not texts:
         return []
     options = {"add_special_tokens": False, "padding": False, "truncation": False}
-    encodings: list[Any] = tokenizer(texts, verbose=False, **options).encodings
-    return encodings
+    return tokenizer(texts, verbose=False, **options).encodings

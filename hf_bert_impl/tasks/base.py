@@ -140,7 +140,9 @@ class Task(ABC):
                 )
 
     def config(self) -> dict[str, Any]:
-        """The task's fields of the model's config."""
+        """The task's fields of the model's config; none without label names."""
+        if not self.min_labels:
+            return {}
         return {
             "num_labels": len(self.labels),
             "id2label": dict(enumerate(self.labels)),
@@ -155,6 +157,8 @@ class Task(ABC):
             examples: The evaluation data. If their labels are numbers and the config only has the
                 default names of transformers (LABEL_0), the numbers are the names.
         """
+        if not self.min_labels:
+            return
         names = [config.id2label[number] for number in range(config.num_labels)]
         is_default = names == [f"LABEL_{number}" for number in range(len(names))]
         used = {name for example in examples for name in self.names_in(example)}

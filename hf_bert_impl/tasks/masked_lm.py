@@ -53,9 +53,6 @@ class MaskedLanguageModeling(RowTask):
     def example(self, row: Row) -> Example:
         return Example(check_text(row, row.values[0]), None, None, row.place)
 
-    def config(self) -> dict[str, Any]:
-        return {}
-
     def features(
         self, examples: Sequence[Example], tokenizer: Any, max_length: int
     ) -> list[Feature]:

@@ -76,9 +76,6 @@ class QuestionAnswering(Task):
         threshold = 0.0 if self.version == 2 else None
         return {"num_labels": 2, "null_score_diff_threshold": threshold}
 
-    def take_config(self, config: Any, examples: Sequence[Any]) -> None:
-        """The head scores starts and ends; it has no label names."""
-
     def features(
         self, examples: Sequence[Question], tokenizer: Any, max_length: int
     ) -> list[Feature]:

@@ -122,8 +122,7 @@ class MultiLabelClassification(_SequenceTask):
         return [label_name(row, name) for name in value]
 
     def names_in(self, example: Example) -> Sequence[str]:
-        names: list[str] = example.label
-        return names
+        return example.label
 
     def number(self, label: Any) -> list[float]:
         return [float(name in label) for name in self.labels]
@@ -214,12 +213,6 @@ class MultipleChoice(_SequenceTask):
                 "2 and the number of the right one, from 0."
             )
         return Example(check_text(row, text), choices, number, row.place)
-
-    def config(self) -> dict[str, Any]:
-        return {}
-
-    def take_config(self, config: Any, examples: Sequence[Example]) -> None:
-        """The head scores choices; it has no label names."""
 
     def features(
         self, examples: Sequence[Example], tokenizer: Any, max_length: int

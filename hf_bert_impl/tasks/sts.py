@@ -112,8 +112,7 @@ def similarities(
     vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     left = vectors[[row[first] for first, _ in pairs]]  # (N, D)
     right = vectors[[row[second] for _, second in pairs]]
-    cosines: np.ndarray[Any, Any] = (left * right).sum(axis=1)
-    return cosines
+    return (left * right).sum(axis=1)
 
 
 def evaluate_sts(

@@ -55,8 +55,7 @@ class TokenClassification(RowTask):
         return Example([str(word) for word in words], None, tags, row.place)
 
     def names_in(self, example: Example) -> Sequence[str]:
-        tags: list[str] = example.label
-        return tags
+        return example.label
 
     def features(
         self, examples: Sequence[Example], tokenizer: Any, max_length: int

@@ -213,13 +213,11 @@ def metrics(sums: list[float]) -> dict[str, float]:
 def sequence_lengths(inputs: dict[str, Any]) -> list[int]:
     """Real tokens of each sequence of a batch, padded or packed."""
     if "attention_mask" in inputs:
-        lengths: list[int] = inputs["attention_mask"].sum(dim=1).tolist()
-        return lengths
+        return inputs["attention_mask"].sum(dim=1).tolist()
     positions = inputs["position_ids"].flatten()
     starts = (positions == 0).nonzero().flatten()
     ends = torch.cat([starts[1:], starts.new_tensor([len(positions)])])
-    packed: list[int] = (ends - starts).tolist()
-    return packed
+    return (ends - starts).tolist()
 
 
 def hits(logits: Tensor, labels: Tensor) -> Tensor:
