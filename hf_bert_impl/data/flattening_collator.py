@@ -57,8 +57,8 @@ class FlatteningCollator:
         for name, column in rows.items():
             if len(column) != len(features):
                 raise InputError(
-                    f"only some examples of the batch have {name.removeprefix('sequence ')}, or "
-                    "have labels of one kind. Give all examples the same keys."
+                    f"only some examples of the batch have {name}. Give all examples the same "
+                    "keys, and labels of one kind."
                 )
         ends = np.cumsum([0, *map(len, rows["input_ids"])], dtype=np.int32)
         labels = rows.pop("sequence labels", None)

@@ -126,8 +126,8 @@ def read_senteval(
         missing = f"there is no folder {given}"
         problem = f"{given} has no task of SentEval" if given.is_dir() else missing
         raise InputError(
-            f"{problem}. Expected {', '.join(folders)}, there or in `downstream` below. Get the "
-            "data with SentEval's get_transfer_data.bash."
+            f"{problem}. Name a folder with some of {', '.join(folders)}, or with `downstream`. "
+            "SentEval's get_transfer_data.bash downloads the data."
         )
     for name in names or ():
         if name not in present:

@@ -75,7 +75,7 @@ def writing(what: str, folder: Path) -> Iterator[None]:
         reason = getattr(error, "strerror", None) or one_line(error)[:150]
         free = shutil.disk_usage(folder).free / MIB
         last = last_checkpoint(folder)
-        whole = f"{Path(last).name} is whole" if last else "there is no checkpoint yet"
+        whole = f"{Path(last).name} is complete" if last else "there is no checkpoint yet"
         raise CheckpointError(
             f"{what} could not be written to {folder} ({reason}, {free:,.0f} MiB are free). "
             f"Free disk space and resume: {whole}."

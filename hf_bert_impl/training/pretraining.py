@@ -161,7 +161,7 @@ def _train(trainer: PretrainingTrainer, checkpoint: str | None, output: Path) ->
         last = last_checkpoint(output)
         if last is None:
             raise
-        raise TrainingDiverged(f"{error} Resume from {last}.") from error
+        raise TrainingDiverged(f"{error} Start a new run with `model={last!r}`.") from error
 
 
 def run_settings(

@@ -211,7 +211,7 @@ def test_bad_files(copy, task, file, change, words):
 
 
 def test_missing_folders(tmp_path, copy):
-    with pytest.raises(ValueError, match=r"there is no folder .*none\. Expected MR, CR, SUBJ"):
+    with pytest.raises(ValueError, match=r"there is no folder .*none\. .* MR, CR, SUBJ"):
         read_senteval(tmp_path / "none")
     with pytest.raises(ValueError, match="has no task of SentEval"):
         read_senteval(tmp_path)

@@ -141,7 +141,7 @@ def test_what_fails_leaves_the_old_output(run, tmp_path, monkeypatch):
 
 
 def test_full_disk_leaves_the_best_checkpoint(run, tmp_path, monkeypatch):
-    """The third checkpoint does not fit: the second is whole, and the error says where."""
+    """The third checkpoint does not fit; the error names the complete second one."""
     save, accuracies = hf_bert_impl.BertPreTrainedModel.save_pretrained, iter([0.1, 0.2, 0.3])
 
     def fill(self, folder, *args, **rest):

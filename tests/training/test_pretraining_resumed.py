@@ -131,7 +131,7 @@ def test_disk_full(options, monkeypatch, library):
 
     with monkeypatch.context() as patch:
         patch.setattr(target, name, fail)
-        words = r"the checkpoint of step 8 could not be written to .*run .*checkpoint-4 is whole"
+        words = r"the checkpoint of step 8 could not be written to .*run .*checkpoint-4 is complete"
         with pytest.raises(checkpointing.CheckpointError, match=words):
             pretrain(run)
     names = {file.name for file in run.output.iterdir()}
