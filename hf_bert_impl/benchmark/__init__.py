@@ -1,4 +1,4 @@
-"""Speed beside other runtimes: paired rounds, each contestant in a process of its own.
+"""Speed compared with other runtimes: paired rounds, each contestant in its own process.
 
-Nothing is imported here, so that `hf-bert --help` needs neither torch nor a peer.
+This file imports no module: `hf-bert --help` needs neither torch nor a peer.
 """

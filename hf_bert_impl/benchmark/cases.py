@@ -1,4 +1,4 @@
-"""What is measured: mixes of sequence lengths in padded batches, and texts."""
+"""Benchmark cases: mixes of sequence lengths in padded batches, and texts."""
 
 from __future__ import annotations
 
@@ -12,58 +12,51 @@ from hf_bert_impl.measuring.batches import Case, log_normal_lengths, scale_lengt
 
 
 class Unavailable(Exception):
-    """A contestant cannot run, or has failed; the message says why, in a few words."""
+    """A contestant cannot run, or failed; the message says why in a few words."""
 
 
-#: `encode` has as many rounds as its texts have parts: each round encodes one of them.
+#: Rounds of `encode`; each encodes one part of the texts.
 PARTS = 5
 
 
-def _uniform(least: int, greatest: int) -> Callable[[int], list[int]]:
-    """Lengths by the number of rows, each as likely as the others."""
+def _uniform(low: int, high: int) -> Callable[[int], list[int]]:
+    """Uniform lengths by the number of rows."""
 
     def lengths(rows: int) -> list[int]:
         draw = random.Random(0)
-        return [draw.randint(least, greatest) for _ in range(rows)]
+        return [draw.randint(low, high) for _ in range(rows)]
 
     return lengths
 
 
 @dataclasses.dataclass(frozen=True)
 class CaseKind:
-    """What is known of a case before a model is."""
+    """A description of a case, the rows of its padded batch (0 for texts), and their lengths."""
 
     what: str
-    """What is measured, for people."""
     rows: int = 0
-    """Sequences of its padded batch; 0 where contestants take text."""
     lengths: Callable[[int], list[int]] = log_normal_lengths
-    """Their lengths, by the number of rows."""
 
 
-#: In the order in which the report shows them.
+#: In the report's order.
 CASES = {
-    "short": CaseKind("32 sentences, log-normal lengths 4..128: about 55 % of it is padding", 32),
+    "short": CaseKind("32 sentences, log-normal lengths 4..128: about 55 % padding", 32),
     "uniform": CaseKind("32 sequences, lengths uniform over 4..128", 32, _uniform(4, 128)),
     "long": CaseKind("8 documents, lengths uniform over 33..500", 8, _uniform(33, 500)),
-    "full": CaseKind("16 sequences of 64: no padding at all", 16, _uniform(64, 64)),
+    "full": CaseKind("16 sequences of 64: no padding", 16, _uniform(64, 64)),
     "sentence": CaseKind("one sentence of 12 tokens", 1, _uniform(12, 12)),
-    "encode": CaseKind("text to sentence vectors, tokenising included"),
+    "encode": CaseKind("text to sentence vectors, including tokenization"),
 }
 BATCHES = tuple(name for name, kind in CASES.items() if kind.rows)
 
 
 def make_case(name: str, rows: int | None = None, positions: int = 512) -> Case:
-    """The batch of a case.
+    """The batch of a case, as wide as its longest sequence.
 
     Args:
-        name: A case of `BATCHES`.
-        rows: Sequences; None takes the usual number.
-        positions: How many the model has. With fewer than BERT's own all lengths shrink in
-            proportion.
-
-    Returns:
-        The case, its width the longest length.
+        name: One of `BATCHES`.
+        rows: Number of sequences; None for the default.
+        positions: The model's. With fewer than BERT's, all lengths shrink in proportion.
     """
     kind = CASES[name]
     lengths = scale_lengths(kind.lengths(rows or kind.rows), positions)
@@ -71,11 +64,10 @@ def make_case(name: str, rows: int | None = None, positions: int = 512) -> Case:
 
 
 def sentences(number: int) -> tuple[list[str], str]:
-    """Mixed sentences for `encode`, short reviews among lines of articles.
+    """Mixed sentences for `encode`, short reviews among lines of articles, and their source.
 
-    Returns:
-        The sentences and where they come from: the SST-2 and WikiText-2 files in the folder that
-        HF_BERT_DATA names, alternating, or made-up words of log-normal numbers.
+    The source is the SST-2 and WikiText-2 files in the folder HF_BERT_DATA, alternating, or random
+    words of log-normal numbers.
     """
     draw = random.Random(0)
     reviews = [line.rpartition("\t")[0] or line for line in _lines("sst2/*.tsv")]
@@ -84,12 +76,12 @@ def sentences(number: int) -> tuple[list[str], str]:
     if reviews and articles:
         real = [text for pair in zip(reviews, articles, strict=False) for text in pair]
         draw.shuffle(real)
-        # A file that is too short is read again from its beginning.
+        # A short file repeats.
         return [real[index % len(real)] for index in range(number)], "SST-2 and WikiText-2"
     lengths = log_normal_lengths(number, 3.0, 0.8, 2, 200)
     words = ["the", "river", "rose", "over", "night", "and", "music", "market", "window", "paper"]
     texts = [" ".join(draw.choice(words) for _ in range(length)) for length in lengths]
-    return texts, "made-up sentences (HF_BERT_DATA is not set)"
+    return texts, "random words (HF_BERT_DATA is not set)"
 
 
 def _lines(pattern: str) -> list[str]:

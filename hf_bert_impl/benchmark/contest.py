@@ -1,13 +1,12 @@
-"""Contestants, each in a process of its own, and their races.
+"""Contestants, each in its own process, and their races.
 
-Idle threads of some runtimes spin, which slows down whoever runs beside them. So a contestant is
-stopped (SIGSTOP) while it is not its turn. No process stays behind: each is the head of a process
-group that is killed at the end; it asks Linux to kill it when its parent ends; elsewhere a stopped
-group that lost its parent is hung up and continued, and finds the end of its input.
+Idle threads of some runtimes spin and slow down other processes, so a contestant is stopped
+(SIGSTOP) between its turns. Each process leads a process group that is killed at the end. On Linux
+the kernel also kills it when its parent ends. Elsewhere a stopped group without a parent is hung up
+and continued, and reads the end of its input.
 
-Requests are pickles of `(NAME, arguments)`, NAME a method of the contestant's object. Answers are
-`(True, ANSWER)` or `(False, REASON)`. The first request, `open`, brings the function that makes the
-object.
+Requests are pickles of `(NAME, arguments)` with a method's name. Answers are `(True, ANSWER)` or
+`(False, REASON)`. The first request, `open`, has the function that makes the object.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from hf_bert_impl.benchmark.cases import Unavailable
 from hf_bert_impl.errors import one_line
 from hf_bert_impl.freed_memory import keep_freed_memory
 
-#: Windows cannot stop a process. There the threads of waiting contestants stay awake.
+#: Windows cannot stop a process: threads of waiting contestants stay awake.
 CAN_STOP = hasattr(signal, "SIGSTOP")
 PR_SET_PDEATHSIG = 1
-#: The child has the modules of its parent, wherever those come from.
+#: The child gets its parent's module path.
 START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from hf_bert_impl.benchmark.contest import main; main(int(sys.argv[2]))"
@@ -39,14 +38,14 @@ START = (
 
 
 class Contestant:
-    """An object in a process of its own, which is stopped outside `ask`.
+    """An object in its own process, which is stopped outside of `ask`.
 
     Args:
-        name: What results call it.
+        name: Its name in results.
         dtype: Its precision.
-        make: Makes the object there, a picklable function without arguments such as a
+        make: A picklable function without arguments that makes the object, such as a
             `functools.partial` of a class.
-        threads: Of the tokenizer; `make` sees to those of everything else.
+        threads: Of the tokenizer; `make` sets all others.
         scratch: A folder for its temporary files.
 
     Raises:
@@ -77,18 +76,11 @@ class Contestant:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be asked again."""
+        """Whether it accepts requests."""
         return self.process.poll() is None
 
-    def ask(self, do: str, *given: Any) -> Any:
-        """Let it work until it has answered.
-
-        Args:
-            do: A method of its object.
-            given: Arguments.
-
-        Returns:
-            The answer.
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Calls a method of the object and returns its answer.
 
         Raises:
             Unavailable: It failed or has ended.
@@ -98,7 +90,7 @@ class Contestant:
         try:
             self._signal("SIGCONT")
             assert self.process.stdin is not None and self.process.stdout is not None
-            pickle.dump((do, given), self.process.stdin)
+            pickle.dump((method, arguments), self.process.stdin)
             self.process.stdin.flush()
             succeeded, answer = pickle.load(self.process.stdout)
         except (OSError, EOFError, pickle.UnpicklingError):
@@ -113,7 +105,7 @@ class Contestant:
             os.killpg(self.process.pid, getattr(signal, name))
 
     def _stop(self) -> None:
-        """Stop the whole group; returns when it is stopped, so that nothing runs beside others."""
+        """Stops the group, and returns when it is stopped."""
         if not CAN_STOP:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -133,14 +125,14 @@ class Contestant:
         return f"its process ended with status {code}"
 
     def close(self) -> None:
-        """End it, whatever it does; a second time does nothing."""
+        """Ends the process; a second call has no effect."""
         if self._is_closed:
             return
         self._is_closed = True
         # macOS forbids signals to a group whose members have all ended.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if os.name == "posix":
-                # Even if it has ended already: its children are in the same group.
+                # Also after its end: its children are in the same group.
                 os.killpg(self.process.pid, signal.SIGKILL)
             else:
                 self.process.kill()
@@ -159,16 +151,16 @@ def race(
     case: Any,
     lost: Callable[[Contestant, Unavailable], None],
 ) -> dict[Contestant, list[float]]:
-    """Time contestants in turns, the order reversed each round.
+    """Times contestants in turns, and reverses their order each round.
 
     Args:
-        contestants: Who races; the method `turn` of each gives its seconds.
-        rounds: How many times each is timed.
-        case: What it is asked for, beside the number of the round.
-        lost: Told of one that drops out; the others go on.
+        contestants: Their method `turn` returns seconds.
+        rounds: Number of rounds.
+        case: Argument of `turn`, with the number of the round.
+        lost: Called with a contestant that drops out; the race continues.
 
     Returns:
-        The seconds of each contestant that came to the end, a round each.
+        The seconds of each remaining contestant by round.
     """
     times: dict[Contestant, list[float]] = {one: [] for one in contestants}
     for number in range(rounds):
@@ -181,11 +173,11 @@ def race(
     return times
 
 
-# --- in a contestant's own process ---------------------------------------------------------------
+# --- in a contestant's process -------------------------------------------------------------------
 
 
 def reason(error: BaseException) -> str:
-    """Why something failed, short enough for a table."""
+    """The cause of a failure, short enough for a table."""
     text = one_line(error)
     if not isinstance(error, Unavailable):
         text = f"{type(error).__name__}: {text}"
@@ -193,38 +185,34 @@ def reason(error: BaseException) -> str:
 
 
 def die_with(parent: int) -> None:
-    """End when the parent does, stopped or not."""
+    """Ends with the parent, stopped or not."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # the parent ended before the line above
+    if os.getppid() != parent:  # the parent had already ended
         os._exit(1)
 
 
 def main(parent: int) -> None:
-    """Answer requests until there are no more.
-
-    Args:
-        parent: The number of the process that asks.
-    """
+    """Answers the parent process until the input ends."""
     die_with(parent)
-    keep_freed_memory()  # for every runtime alike, as the command that starts it does
-    # Answers have a channel of their own, so that nothing a library prints gets between them.
+    keep_freed_memory()  # for every runtime, as in the command that starts it
+    # Answers have their own channel: libraries may print to standard output.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     contestant: Any = None
     with contextlib.suppress(EOFError):
         while True:
-            do, given = pickle.load(sys.stdin.buffer)
+            method, arguments = pickle.load(sys.stdin.buffer)
             answer: tuple[bool, Any]
             try:
-                if do == "open":
-                    (make,) = given
+                if method == "open":
+                    (make,) = arguments
                     contestant, answer = make(), (True, None)
-                    # Each turn collects garbage first: it need not look through all libraries.
+                    # Each turn collects garbage first; this excludes all libraries.
                     gc.collect()
                     gc.freeze()
                 else:
-                    answer = True, getattr(contestant, do)(*given)
+                    answer = True, getattr(contestant, method)(*arguments)
             except Exception as error:
                 answer = False, reason(error)
             pickle.dump(answer, answers)

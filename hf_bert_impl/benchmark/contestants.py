@@ -1,4 +1,4 @@
-"""Contestants, which compute in processes of their own: hidden states, and sentence vectors."""
+"""Contestants for hidden states and sentence vectors, which run in their own processes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from hf_bert_impl.measuring.batches import Case, make_batch
 from hf_bert_impl.model.kernels import prepared_kernels
 from hf_bert_impl.parity import reference_model
 
-#: Number of texts whose vectors are compared.
+#: Number of compared texts.
 CHECKED = 256
 
 
 class Timed(abc.ABC):
-    """A model whose calls are timed.
+    """A model with timed calls.
 
     Args:
         source: The model.
@@ -35,7 +35,6 @@ class Timed(abc.ABC):
     """
 
     model: Any = None
-    """The BERT that is computed or converted."""
 
     def __init__(self, source: Source, settings: Settings) -> None:
         torch.set_num_threads(settings.threads or 1)
@@ -43,10 +42,10 @@ class Timed(abc.ABC):
 
     @abc.abstractmethod
     def call(self, case: Case, number: int) -> Callable[[], Any]:
-        """The call that a turn of round `number` times."""
+        """The timed call of a round."""
 
     def turn(self, case: Case, number: int) -> float:
-        """Time a case: the mean of as many calls as fill a turn, after an untimed one."""
+        """The mean seconds per call of as many calls as fill a turn, after an untimed one."""
         call = self.call(case, number)
         seconds = 0.0 if self.settings.quick else timing.TURN_SECONDS
         gc.collect()
@@ -57,13 +56,13 @@ class Timed(abc.ABC):
             gc.enable()
 
     def kernels(self) -> str | None:
-        """The kernels of a prepared model, in one line; None if it is not prepared."""
+        """The kernels of a prepared model; None if it is not prepared."""
         kernels = prepared_kernels(self.model)
         return None if kernels is None else str(kernels)
 
 
 class States(Timed):
-    """The hidden states of padded batches, by one of ours, transformers' own or a runtime.
+    """Hidden states of padded batches, by this package, transformers or a runtime.
 
     Args:
         name: `unchanged`, `prepared` or one of `PEERS`.
@@ -125,7 +124,7 @@ class Texts(Timed):
         super().__init__(source, settings)
         path = source.path
         if path is None:
-            raise Unavailable("random weights have no tokenizer; name a checkpoint")
+            raise Unavailable("random weights have no tokenizer. Name a checkpoint.")
         if os.path.isdir(path) and not any((Path(path) / file).is_file() for file in TOKENIZERS):
             raise Unavailable("the checkpoint has no tokenizer")
         if name == "TextEncoder":
@@ -145,20 +144,19 @@ class Texts(Timed):
         self.texts = sentences(200 if settings.quick else settings.sentences)[0]
 
     def case(self, name: str) -> Case:
-        """The tokens of each text, as the model cuts them."""
+        """The tokens of each text, cut at the model's maximum."""
         cut = {"truncation": True, "max_length": self.encoder.max_seq_length}
         ids = self.encoder.tokenizer(self.texts, **cut)["input_ids"]
-        return Case(name, tuple(len(it) for it in ids), 0)
+        return Case(name, tuple(map(len, ids)), 0)
 
     def call(self, case: Case, number: int) -> Callable[[], Any]:
-        """The part of the texts whose turn it is."""
+        """Encodes the round's part of the texts."""
         return functools.partial(self._encode, self.texts[number % PARTS :: PARTS])
 
     def result(self, case: Case) -> Tensor:
-        """(texts, D), the vectors of the first texts."""
+        """(texts, D) the vectors of the first texts."""
         return self._encode(self.texts[:CHECKED]).float().cpu()
 
     def _encode(self, texts: list[str]) -> Tensor:
         options = {"convert_to_tensor": True, "normalize_embeddings": True}
-        vectors: Tensor = self.encoder.encode(texts, show_progress_bar=False, **options)
-        return vectors
+        return self.encoder.encode(texts, show_progress_bar=False, **options)

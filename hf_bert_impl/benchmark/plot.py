@@ -1,4 +1,4 @@
-"""The picture of a run: how many times as fast ours is, by case and peer."""
+"""The picture of a run: speed-ups by case and peer."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from hf_bert_impl.figures import COLOURS, new_figure, plain, save
 
 
 def draw(results: Results, file: Path) -> None:
-    """Draw the plot: a bar for each row, with its least and greatest round.
-
-    Args:
-        results: What was measured.
-        file: Where to; its ending names the format (png, svg, pdf).
+    """Draws one bar per row with the minimum and maximum of the rounds.
 
     Raises:
         InputError: matplotlib is missing.
@@ -26,7 +22,7 @@ def draw(results: Results, file: Path) -> None:
     figure, axes = new_figure(11, 1.5 + 0.25 * len(rows), title)
     axis = axes[0, 0]
     names = [
-        f"{row.case}: {row.ours} {SHORT_DTYPES[row.ours_dtype]} beside "
+        f"{row.case}: {row.ours} {SHORT_DTYPES[row.ours_dtype]} and "
         f"{row.peer} {SHORT_DTYPES[row.peer_dtype]}"
         for row in rows
     ]
@@ -37,6 +33,6 @@ def draw(results: Results, file: Path) -> None:
     axis.barh(names, [row.ratio for row in rows], xerr=(below, above), color=colours)
     axis.axvline(1.0, color="black", linewidth=1, linestyle=":")
     axis.invert_yaxis()
-    axis.set_xlabel("times as fast as the peer")
+    axis.set_xlabel("speed-up over the peer")
     plain(axis, lines=False)
     save(figure, file)

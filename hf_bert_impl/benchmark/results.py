@@ -1,4 +1,4 @@
-"""What a run found: rows, what was not available, and where it ran."""
+"""The results of a run: rows, missing peers, and the environment."""
 
 from __future__ import annotations
 
@@ -32,46 +32,43 @@ SHORT_DTYPES = {
     "float16-weights": "fp16 weights",
 }
 LEGEND = (
-    "times as fast: median of the rounds' ratios [least–greatest]; each round everyone in turns, "
-    "in a process of its own.\n"
-    "error: largest difference from transformers in float32 eager at attended positions (encode: "
-    "of vectors, from sentence-transformers in float32). ours/peer throughout."
+    "speed-up: the median over paired rounds, with minimum and maximum; contestants take turns in "
+    "their own processes.\n"
+    "error: the maximum difference from transformers in float32 eager at attended positions "
+    "(encode: of vectors, from sentence-transformers in float32). Columns show ours / peer."
 )
 
 
 @dataclasses.dataclass
 class Row:
-    """One of ours beside one peer, on one case."""
+    """One of ours compared with one peer on one case.
+
+    Times are medians in milliseconds (sums over all parts for texts). Ratios are peer / ours.
+    Errors are maximum differences from transformers' float32 eager states at attended positions, or
+    from the float32 vectors of sentence-transformers.
+    """
 
     case: str
     rows: int
-    """Sequences in the batch, or texts."""
     tokens: int
-    """Real tokens."""
     padding: float
-    """Share of the padded batch that is padding."""
     ours: str
-    """`unchanged`, `prepared` or `TextEncoder`."""
     ours_dtype: str
     peer: str
     peer_dtype: str
     ours_ms: float
-    """Median milliseconds; of texts the sum over all parts."""
     peer_ms: float
     ratio: float
-    """How many times as long the peer took: the median of the rounds' ratios."""
     ratio_min: float
     ratio_max: float
     rounds: int
     ours_error: float
-    """Largest difference from transformers' float32 eager states at attended positions; of texts
-    from the vectors of sentence-transformers in float32."""
     peer_error: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Missing:
-    """A peer, or one of ours, that could not run, and why."""
+    """A contestant that could not run, and why."""
 
     peer: str
     dtype: str
@@ -81,16 +78,16 @@ class Missing:
 
 @dataclasses.dataclass
 class Results(Report[Row]):
-    """Everything that a run found."""
+    """All results of a run."""
 
     environment: dict[str, Any] = dataclasses.field(default_factory=dict)
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     missing: list[Missing] = dataclasses.field(default_factory=list)
+    #: Of the prepared model by precision; None if it could not be prepared.
     kernels: dict[str, str | None] = dataclasses.field(default_factory=dict)
-    """What computed the prepared model, by precision; None where nothing could be prepared."""
 
     def render(self, console: Console) -> None:
-        """A table a case, what was missing, and what the figures mean."""
+        """Prints a table per case, missing contestants, and a legend."""
         say = functools.partial(console.print, highlight=False, markup=False)
         where = self.environment
         versions = ", ".join(f"{name} {where[name]}" for name in RUNTIMES if where.get(name))
@@ -101,7 +98,7 @@ class Results(Report[Row]):
         if not where.get("stopped"):
             say("contestants wait for their turn; this system cannot stop them")
         for dtype, kernels in self.kernels.items():
-            say(f"kernels, {dtype}: {kernels or 'nothing is prepared'}")
+            say(f"kernels, {dtype}: {kernels or 'none'}")
         for name in CASES:
             if rows := [row for row in self.rows if row.case == name]:
                 _print_case(console, name, rows)
@@ -117,16 +114,15 @@ class Results(Report[Row]):
 
 
 def _print_case(console: Console, name: str, rows: list[Row]) -> None:
-    """Ours beside each peer on one case."""
     columns: dict[str, Callable[[Row], str]] = {
         "ours": lambda row: f"{row.ours} {SHORT_DTYPES[row.ours_dtype]}",
         "peer": lambda row: f"{row.peer} {SHORT_DTYPES[row.peer_dtype]}",
         "ms": lambda row: f"{row.ours_ms:.1f} / {row.peer_ms:.1f}",
-        "times as fast": lambda row: f"{row.ratio:.2f} [{row.ratio_min:.2f}–{row.ratio_max:.2f}]",
+        "speed-up": lambda row: f"{row.ratio:.2f} [{row.ratio_min:.2f}–{row.ratio_max:.2f}]",
         "error": lambda row: f"{row.ours_error:.0e} / {row.peer_error:.0e}".replace("e-0", "e-"),
     }
     cells = {head: [Text(cell(row)) for row in rows] for head, cell in columns.items()}
-    for cell, row in zip(cells["times as fast"], rows, strict=True):
+    for cell, row in zip(cells["speed-up"], rows, strict=True):
         cell.stylize("bold green" if row.ratio >= 1 else "bold red")
     first = rows[0]
     unit = "rows" if CASES[name].rows else "texts"
@@ -144,7 +140,7 @@ def environment(device: str, threads: int) -> dict[str, Any]:
         "instruction_set": instruction_set(),
         "device": torch.cuda.get_device_name() if device.startswith("cuda") else "cpu",
         "threads": threads,
-        # Whether contestants are stopped while it is not their turn.
+        # Whether contestants are stopped between their turns.
         "stopped": CAN_STOP,
     }
     for package in PACKAGES:

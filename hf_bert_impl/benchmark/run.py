@@ -1,4 +1,4 @@
-"""A run: every case beside every peer, one peer at a time."""
+"""A benchmark run: every case with every peer, one peer at a time."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Benchmark:
 
     Args:
         source: The model.
-        settings: What to measure.
-        say: Told what is being measured now.
+        settings: The options.
+        say: Called with the current work.
     """
 
     def __init__(
@@ -47,17 +47,14 @@ class Benchmark:
         self.source, self.settings, self.say = source, settings, say
 
     def run(self) -> Results:
-        """Measure everything.
-
-        Returns:
-            The results; what could not run is in `missing`.
+        """Measures everything; contestants that cannot run are in `missing`.
 
         Raises:
-            ValueError: The model cannot be loaded, or transformers has none like it.
-            OSError: There is no such model.
+            ValueError: The model cannot be loaded, or transformers has no equivalent.
+            OSError: The model is missing.
         """
         self.say("loading the model")
-        reference_model(self.source.load())  # says what is wrong with it before anyone starts
+        reference_model(self.source.load())  # raises its errors before any process starts
         self.results = Results(
             title=f"the speed of {self.source.name}",
             environment=environment(self.source.device, self.settings.threads or 1),
@@ -77,13 +74,13 @@ class Benchmark:
     def _group(
         self, names: list[str], ours: tuple[str, ...], peers: list[str], reference: str
     ) -> None:
-        """Cases that the same contestants run.
+        """Runs the cases of the same contestants.
 
         Args:
             names: The cases.
-            ours: Ours, the quickest one last.
-            peers: Who races beside them, one after the other.
-            reference: The peer whose results in float32 are right.
+            ours: This package's contestants, the fastest last.
+            peers: Compared one after the other.
+            reference: The peer with the right results, in float32.
         """
         with self._contestant(reference, "float32", ",".join(names)) as one:
             if one is None:
@@ -99,7 +96,7 @@ class Benchmark:
                 alive = [one for one in stay if one is not None]
                 for name in peers if alive else ():
                     sides = alive if name in UPSTREAM else alive[-1:]
-                    for precision in PEERS[name].beside(dtype):
+                    for precision in PEERS[name].precisions_for(dtype):
                         with self._contestant(name, precision) as peer:
                             for case in expected if peer is not None else ():
                                 self._race(case, sides, peer, expected[case])
@@ -108,7 +105,7 @@ class Benchmark:
 
     @contextlib.contextmanager
     def _contestant(self, name: str, dtype: str, case: str = "all") -> Iterator[Contestant | None]:
-        """A contestant; None, and a line in `missing`, where it cannot run."""
+        """A contestant; None, and an entry in `missing`, if it cannot run."""
         self.say(f"preparing {name} in {dtype}")
         kind = Texts if name in ("TextEncoder", TEXT_PEER) else States
         make = functools.partial(kind, name, dtype, self.source, self.settings)
@@ -129,8 +126,8 @@ class Benchmark:
             self.results.missing.append(missing)
 
     def _race(self, case: Case, ours: list[Contestant], peer: Any, expected: Any) -> None:
-        """Race some of ours and a peer on a case."""
-        self.say(f"{case.name}, {case.rows} rows, beside {peer.name} in {peer.dtype}")
+        """Races some of ours with a peer on a case."""
+        self.say(f"{case.name}, {case.rows} rows, with {peer.name} in {peer.dtype}")
         errors: dict[Contestant, float] = {}
 
         def lost(one: Contestant, error: Unavailable) -> None:
@@ -149,8 +146,8 @@ class Benchmark:
         theirs = times.pop(peer, [])
         for one, mine in times.items() if theirs else ():
             ratios = [their / my for my, their in zip(mine, theirs, strict=True)]
-            # Each part of the texts is other work, so their times are added up.
-            of_all = statistics.median if case.width else sum
+            # The parts of the texts differ, so their times are added.
+            total = statistics.median if case.width else sum
             self.results.rows.append(
                 Row(
                     case=case.name,
@@ -161,8 +158,8 @@ class Benchmark:
                     ours_dtype=one.dtype,
                     peer=peer.name,
                     peer_dtype=peer.dtype,
-                    ours_ms=1000 * of_all(mine),
-                    peer_ms=1000 * of_all(theirs),
+                    ours_ms=1000 * total(mine),
+                    peer_ms=1000 * total(theirs),
                     ratio=statistics.median(ratios),
                     ratio_min=min(ratios),
                     ratio_max=max(ratios),

@@ -1,7 +1,7 @@
-"""How transformers' model and other runtimes compute hidden states.
+"""Runners of hidden states by transformers and other runtimes.
 
-Every runtime is built from transformers' model, in memory, and gives both the last hidden state and
-the pooled vector, as the model's call does.
+Each runtime is built in memory from transformers' model, and returns the last hidden state and the
+pooled vector.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ INPUTS = ("input_ids", "attention_mask")
 
 @dataclasses.dataclass
 class Runner:
-    """Something that encodes a padded batch."""
+    """An encoder of padded batches.
+
+    `convert` makes the runtime's input (untimed), `call` is timed, and `states` returns its output
+    as (B, S, D) float32 on the CPU.
+    """
 
     call: Callable[[Any], Any]
-    """Takes what `convert` made; this is what is timed."""
     states: Callable[[Any], Tensor]
-    """(B, S, D) float32 on the CPU, of what `call` returned."""
     convert: Callable[[Batch], Any] = lambda batch: batch
-    """A batch in the form that the runtime takes; not timed."""
 
 
 def model_runner(model: Any) -> Runner:
-    """A torch model's unchanged call: `model(input_ids=..., attention_mask=...)`."""
+    """A torch model's unchanged call."""
 
     def call(batch: Batch) -> Any:
         with torch.inference_mode():
@@ -72,7 +73,7 @@ def _first_state(outputs: Any) -> Tensor:
 
 
 def onnx_runtime(model: PreTrainedModel, dtype: str, threads: int) -> Runner:
-    """ONNX Runtime, all graph optimisations; int8 by its dynamic quantisation."""
+    """ONNX Runtime with all graph optimizations; int8 by its dynamic quantization."""
     file = write_onnx_file(model)
     if dtype == "int8":
         from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -96,7 +97,7 @@ def open_vino(model: PreTrainedModel, dtype: str, threads: int) -> Runner:
 
 
 def openvino_precision(dtype: str) -> str:
-    """A precision by OpenVINO's name; in int8 what is not quantised runs in float32.
+    """OpenVINO's name of a precision; in int8 unquantized operations run in float32.
 
     Raises:
         Unavailable: The processor lacks it.
@@ -111,10 +112,10 @@ def openvino_precision(dtype: str) -> str:
 
 
 def openvino_runner(compiled: Any) -> Runner:
-    """A compiled model of OpenVINO, by one synchronous request."""
+    """A compiled OpenVINO model with one synchronous request."""
     request = compiled.create_infer_request()
     return Runner(
-        # The outputs are views of the request's memory, so nothing is copied while it is timed.
+        # The outputs are views of the request's memory, without a timed copy.
         lambda arrays: request.infer(arrays, share_inputs=True, share_outputs=True),
         _first_state,
         _arrays,
@@ -122,14 +123,14 @@ def openvino_runner(compiled: Any) -> Runner:
 
 
 def ctranslate2(model: PreTrainedModel, dtype: str, threads: int) -> Runner:
-    """CTranslate2 by its own converter for BERT.
+    """CTranslate2 by its converter for BERT.
 
-    The converter loads checkpoints by the transformers of its day and asks the config for
-    `position_embedding_type`, which transformers 5 has no more. So its mapping of the weights is
-    used on the model in memory, with that field put into a copy of the config.
+    The converter loads checkpoints with an older transformers and reads `position_embedding_type`
+    from the config, which transformers 5 removed. So its mapping of weights is applied to the model
+    in memory, with that field in a copy of the config.
 
     Raises:
-        Unavailable: The processor has no such precision.
+        Unavailable: The processor lacks the precision.
     """
     import ctranslate2 as library
     from ctranslate2.converters import transformers as converters
@@ -146,7 +147,7 @@ def ctranslate2(model: PreTrainedModel, dtype: str, threads: int) -> Runner:
             spec = converters.BertLoader().get_model_spec(model)
     finally:
         model.config = config
-    # The encoder gets ids, so only the size of the vocabulary matters.
+    # The encoder gets ids: only the size of the vocabulary matters.
     spec.register_vocabulary([f"[{number}]" for number in range(config.vocab_size)])
     spec.config.unk_token = "[0]"
     spec.config.layer_norm_epsilon = config.layer_norm_eps
@@ -154,18 +155,13 @@ def ctranslate2(model: PreTrainedModel, dtype: str, threads: int) -> Runner:
     spec.optimize()
     with tempfile.TemporaryDirectory() as folder:
         spec.save(folder)
-        encoder = library.Encoder(
-            folder,
-            device="cpu",
-            compute_type=dtype,
-            intra_threads=threads,
-            inter_threads=1,
-        )
+        options = {"device": "cpu", "compute_type": dtype, "intra_threads": threads}
+        encoder = library.Encoder(folder, inter_threads=1, **options)
 
     def convert(batch: Batch) -> tuple[Any, Any]:
         ids = batch["input_ids"].to(torch.int32).contiguous().numpy()
         lengths = batch["attention_mask"].sum(dim=-1).to(torch.int32).numpy()
-        # A StorageView does not keep its array alive, so the arrays are returned as well.
+        # A StorageView does not keep its array alive: return the arrays too.
         views = [library.StorageView.from_array(array) for array in (ids, lengths)]
         return views, (ids, lengths)
 

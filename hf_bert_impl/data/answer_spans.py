@@ -1,12 +1,12 @@
-"""From the scores of a question's windows to its best answers: one place for all who ask.
+"""The best answers of a question, from the scores of its windows.
 
 The span from token i to token j ≥ i of the context has the score S·Tᵢ + E·Tⱼ, the sum of its start
 and end logits (Devlin et al. 2018, section 4.2). A span belongs to the window in which its first
-token has the most context, so that each is counted once. The null answer, that the context holds
-none, has the score S·C + E·C of [CLS], the least over the windows (ibid., section 4.3, and Google's
+token has the most context, so that each counts once. The null answer (the context has no answer)
+has the score S·C + E·C of [CLS], its minimum over the windows (ibid., section 4.3, and Google's
 run_squad.py).
 
-Notation: N tokens of a context, L most tokens of an answer.
+Notation: N tokens of a context, L maximum tokens of an answer.
 """
 
 from __future__ import annotations
@@ -26,45 +26,41 @@ Floats = NDArray[np.float64]
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """A piece of a context as an answer."""
+    """A piece of a context as an answer, from character `start` up to `end`.
+
+    `score` is S·Tᵢ + E·Tⱼ. `probability` is P(start) · P(end), each from a softmax over all tokens
+    of the context and the null answer.
+    """
 
     start: int
-    """Its first character."""
     end: int
-    """The character after its last one."""
     score: float
-    """S·Tᵢ + E·Tⱼ."""
     probability: float
-    """P(start) · P(end), each by a softmax over all tokens of the context and the null answer."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
-    """What the model says to one question."""
+    """A model's answers to one question: one span or more, best first, and the null answer."""
 
     context: str
     spans: tuple[Span, ...]
-    """One or more, best first."""
     null_score: float
-    """S·C + E·C."""
     null_probability: float
-    """The probability of the null answer, computed as that of a `Span`."""
 
     @property
     def null_score_diff(self) -> float:
-        """How far the null answer is ahead of the best span; negative where it is behind."""
+        """The null answer's score minus that of the best span."""
         return self.null_score - self.spans[0].score
 
     def text(self, span: Span) -> str:
-        """The text of a span."""
         return self.context[span.start : span.end]
 
     def best_text(self, null_score_diff_threshold: float | None = None) -> str:
         """The text of the best answer, empty for the null answer.
 
         Args:
-            null_score_diff_threshold: The null answer is given where `null_score_diff` is above it;
-                None never gives it.
+            null_score_diff_threshold: The null answer wins where `null_score_diff` is above it;
+                None never returns it.
         """
         threshold = null_score_diff_threshold
         if threshold is not None and self.null_score_diff > threshold:
@@ -84,22 +80,19 @@ def best_answers(
     """Finds the best spans of one question among all of its windows.
 
     Args:
-        windows: All windows of the question, as `cut_windows` gives them.
-        start_logits: For each window, a score for each of its tokens as the first of the answer;
-            what comes after the window's length (padding) is not looked at.
-        end_logits: Likewise as the last.
-        top_k: Most spans to return; of those with the same characters, the best.
-        max_answer_len: Most tokens of an answer (L).
+        windows: All windows of the question, from `cut_windows`.
+        start_logits: For each window, the score of each token as the first of the answer; entries
+            after the window's length (padding) are ignored.
+        end_logits: The same for the last token of the answer.
+        top_k: Maximum number of spans, all with different characters.
+        max_answer_len: Maximum tokens of an answer (L).
         align_to_words: Widen spans to whole words, where the tokenizer cuts words.
-
-    Returns:
-        The answers.
     """
     context = windows[0].context
     owner = max_context_windows(windows)  # (N,)
     width = min(max_answer_len, len(owner))  # L
     starts = np.full(len(owner), -np.inf)  # S·Tᵢ in the window that i belongs to
-    ends = np.full(len(owner), -np.inf)  # the greatest E·Tⱼ of any window
+    ends = np.full(len(owner), -np.inf)  # the maximum of E·Tⱼ over windows
     scores = np.full((len(owner), width), -np.inf)  # of the span from i to i + column
     null_start = null_end = np.inf
     for number, window in enumerate(windows):
@@ -113,7 +106,7 @@ def best_answers(
         ends[here] = np.maximum(ends[here], end)
         own = np.flatnonzero(owner[here] == number)
         starts[here][own] = start[own]
-        # Row i: the end logits of i, i + 1, …; beyond the window there is no answer.
+        # Row i: the end logits of i, i + 1, …, and -inf beyond the window.
         reach = sliding_window_view(np.append(end, np.full(width - 1, -np.inf)), width)
         scores[here][own] = start[own, None] + reach[own]
 
@@ -131,11 +124,11 @@ def best_answers(
 def _best_spans(
     context: Context, scores: Floats, total: float, top_k: int, align_to_words: bool
 ) -> tuple[Span, ...]:
-    """The spans with the highest of the (N, L) scores, different in their characters."""
+    """The spans with the highest of the (N, L) scores, all with different characters."""
     starts = context.word_starts if align_to_words else context.starts
     ends = context.word_ends if align_to_words else context.ends
     flat = scores.ravel()
-    # Spans with equal scores stay in the order of the text.
+    # A stable sort keeps spans with equal scores in the order of the text.
     order = [int(flat.argmax())] if top_k == 1 else np.argsort(-flat, kind="stable").tolist()
     spans: dict[tuple[int, int], Span] = {}
     for place in order:

@@ -1,7 +1,4 @@
-"""Columns of Parquet and of tables of the `datasets` library, row by row.
-
-Nothing is read whole, and reading can begin at any row. Both need the extra `train`.
-"""
+"""Rows of Parquet files and `datasets` tables, one at a time, from any row on (extra `train`)."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from hf_bert_impl.data.table_records import Choice, Values
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.extras import require
 
-#: Rows that are read at once.
+#: Rows per read.
 ROWS = 1000
 READ_BYTES = 1 << 20
 
@@ -28,7 +25,7 @@ def parquet_records(
     """The rows of a Parquet file from row `start` on.
 
     Raises:
-        InputError: The file is no Parquet, or has no such column.
+        InputError: The file is not Parquet, or has no such column.
     """
     arrow = require("pyarrow", "train", "reading Parquet")
     parquet = require("pyarrow.parquet", "train", "reading Parquet")
@@ -39,13 +36,12 @@ def parquet_records(
             yield
         except (arrow.ArrowException, OSError) as error:
             raise InputError(
-                f"{name} cannot be read as Parquet ({one_line(error)[:200]})",
-                "a whole file in this form",
-                "write or copy it again",
+                f"{name} cannot be read as Parquet ({one_line(error)[:200]}). Write or copy it "
+                "again."
             ) from error
 
     with reading():
-        # With a buffer, a row group is read page by page, not whole.
+        # The buffer makes it read a row group page by page.
         file = parquet.ParquetFile(stream, buffer_size=READ_BYTES)
     chosen = choice.of(name, file.schema_arrow.names)
     groups, first = _groups(file.metadata, start)
@@ -58,35 +54,29 @@ def parquet_records(
 
 
 def dataset_records(folder: Path, name: str, choice: Choice, start: int = 0) -> Iterator[Values]:
-    """The records of a folder that `datasets` wrote with `save_to_disk`.
-
-    The arguments are those of `parquet_records`.
+    """The records of a folder that `datasets` wrote with `save_to_disk`, from row `start` on.
 
     Raises:
-        InputError: It is no such folder, or has several splits or no such column.
+        InputError: The folder is another one, or has several splits or no such column.
     """
     if not is_dataset(folder):
         raise InputError(
-            f"{name} is a folder, and not one that datasets wrote with save_to_disk",
-            "a file of texts, such a folder, or -",
-            "name a file in it",
+            f"{name} is a folder, and not one that datasets wrote with save_to_disk. Name a file "
+            "in it."
         )
     datasets = require("datasets", "train", "reading a folder of datasets")
     try:
         table = datasets.load_from_disk(str(folder))
-    # A damaged folder may raise anything.
-    except Exception as error:
+    except Exception as error:  # a damaged folder may raise anything
         raise InputError(
-            f"{name} cannot be read as a folder of datasets ({one_line(error)[:200]})",
-            "what save_to_disk wrote",
-            "write or copy it again",
+            f"{name} cannot be read as a folder of datasets ({one_line(error)[:200]}). Write it "
+            "again with save_to_disk."
         ) from error
     if isinstance(table, datasets.DatasetDict):
         if len(table) != 1:
             raise InputError(
-                f"{name} holds the splits {', '.join(table)}",
-                "one of them",
-                f"name its folder, such as {folder / next(iter(table), 'train')}",
+                f"{name} holds the splits {', '.join(table)}. Name the folder of one, e.g. "
+                f"{folder / next(iter(table), 'train')}."
             )
         (table,) = table.values()
     return records_of(table, name, choice, start)
@@ -95,22 +85,24 @@ def dataset_records(folder: Path, name: str, choice: Choice, start: int = 0) -> 
 def records_of(
     table: Any, name: str, choice: Choice, start: int = 0
 ) -> Iterator[tuple[str, list[Any]]]:
-    """The records of a table of `datasets`; labels get the names that it gives their numbers."""
+    """The records of a `datasets` table; class numbers become their names."""
     chosen = choice.of(name, table.column_names)
     part = table.with_format("arrow").select_columns(_present(chosen))
     part = part.select(range(min(start, len(table)), len(table)))
-    classes = [None if it is None else _class_names(table.features[it]) for it in chosen]
+    classes = [
+        None if column is None else _class_names(table.features[column]) for column in chosen
+    ]
     for place, values in _rows(part.iter(ROWS), chosen, name, start):
-        yield place, [_named(it, names) for it, names in zip(values, classes, strict=True)]
+        yield place, [_named(value, names) for value, names in zip(values, classes, strict=True)]
 
 
 def is_dataset(folder: Path) -> bool:
-    """Whether a folder is one that `datasets` wrote."""
-    return any((folder / it).is_file() for it in ("state.json", "dataset_dict.json"))
+    """Whether `datasets` wrote a folder."""
+    return any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))
 
 
 def seekable(stream: IO[bytes], is_compressed: bool) -> IO[bytes]:
-    """A stream in which Parquet's reader can jump: a compressed one goes to a temporary file."""
+    """A stream that Parquet's reader can seek: a compressed one is unpacked to a temporary file."""
     if not is_compressed:
         return stream
     unpacked: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 -- the caller closes it
@@ -120,7 +112,7 @@ def seekable(stream: IO[bytes], is_compressed: bool) -> IO[bytes]:
 
 
 def column_values(column: Any) -> list[Any]:
-    """A column of pyarrow as a list, in which bytes stand for a text that is not UTF-8."""
+    """A pyarrow column as a list; a text that is not UTF-8 stays bytes."""
     try:
         return list(column.to_pylist())
     except UnicodeDecodeError:
@@ -139,26 +131,26 @@ def _decoded(value: bytes | None) -> str | bytes | None:
 
 
 def _present(chosen: Sequence[str | None]) -> list[str]:
-    return [it for it in dict.fromkeys(chosen) if it is not None]
+    return [column for column in dict.fromkeys(chosen) if column is not None]
 
 
 def _rows(
-    batches: Iterable[Any], chosen: Sequence[str | None], name: str, start: int
+    batches: Iterable[Any], chosen: Sequence[str | None], file: str, start: int
 ) -> Iterator[tuple[str, list[Any]]]:
-    """The rows of batches of pyarrow, with None for an absent column."""
+    """The rows of pyarrow batches; an absent column gives None."""
 
     def rows() -> Iterator[tuple[Any, ...]]:
         for batch in batches:
             absent = [None] * batch.num_rows
-            columns = [absent if it is None else column_values(batch[it]) for it in chosen]
+            columns = [absent if name is None else column_values(batch[name]) for name in chosen]
             yield from zip(*columns, strict=True)
 
     for number, values in enumerate(rows(), start + 1):
-        yield f"row {number} of {name}", list(values)
+        yield f"row {number} of {file}", list(values)
 
 
 def _groups(metadata: Any, start: int) -> tuple[list[int], int]:
-    """The row groups of a Parquet file from that of row `start` on, and the first row in them."""
+    """The row groups of a Parquet file from that of row `start` on, and their first row."""
     first = 0
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group).num_rows
@@ -178,5 +170,5 @@ def _named(value: Any, classes: list[str] | None) -> Any:
         return value
     if isinstance(value, list):
         return [_named(item, classes) for item in value]
-    # -1 stands for a label that the makers of the data set keep to themselves.
+    # -1 marks a label that the data set does not publish.
     return classes[value] if value is not None and value >= 0 else None

@@ -1,9 +1,8 @@
-"""Documents out of text files: lists of sentences, in the order in which they were written.
+"""Documents of text files: lists of sentences in reading order.
 
-What a line is differs from corpus to corpus, so a layout says it (`LAYOUTS`). Records are documents
-whatever the layout: a row of a table (.csv, .tsv, .parquet, a folder of `datasets`), an object of
-.jsonl or .json, a row of any other file where a column is named, a file of a folder. The tag
-`<br />`, which ends a line in texts out of the web, does so here.
+A layout (`LAYOUTS`) says what a line of plain text is. Records are documents in any layout: a row
+of a table, an object of JSON, a file of a folder. The tag `<br />` ends a line, as in texts from
+the web.
 """
 
 import hashlib
@@ -20,12 +19,12 @@ from hf_bert_impl.files.text import check_text_file, read_text
 
 #: How lines make documents.
 LAYOUTS = {
-    "sentences": "a sentence a line, a blank line between documents (Google's own format)",
-    "paragraphs": "prose, a blank line between documents; sentences are found",
-    "lines": "a document a line; sentences are found",
-    "files": "a document a file; sentences are found",
-    "wikitext": "articles under a line `= Title =`; sentences are found, headings left out",
-    "pairs": "two sentences a line with a tab between them (codertimo's format)",
+    "sentences": "one sentence per line, a blank line between documents (Google's own format)",
+    "paragraphs": "prose, a blank line between documents; sentences are split by rules",
+    "lines": "one document per line; sentences are split by rules",
+    "files": "one document per file; sentences are split by rules",
+    "wikitext": "articles under a line `= Title =`, split into sentences without headings",
+    "pairs": "two sentences per line with a tab between them (codertimo's format)",
 }
 
 #: The sentences of a document, none of them empty.
@@ -37,19 +36,15 @@ _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 def read_documents(
     files: Iterable[str | Path], layout: str = "sentences", column: str | None = None
 ) -> Iterator[Document]:
-    """The documents of text files, one at a time.
+    """The documents of text files, one at a time; none is empty, and each ends with its file.
 
     Args:
         files: UTF-8 text, tables or folders, as `RecordInput` and `text_files` read them.
-        layout: One of `LAYOUTS`, for files of plain text.
+        layout: One of `LAYOUTS`, for plain text.
         column: As in `RecordInput`.
 
-    Yields:
-        Documents, none of them empty. A document ends with its file.
-
     Raises:
-        ValueError: There is no such layout, or a line cannot be read.
-        FileNotFoundError: There is no such file.
+        ValueError: The layout is unknown, or a file is missing or cannot be read.
     """
     check_choice("layout", layout, LAYOUTS)
     for file in files:
@@ -57,9 +52,8 @@ def read_documents(
         is_records = column is not None or has_records(file)
         if layout == "pairs" and is_records:
             raise InputError(
-                f"{file} has records, which are documents and no pairs",
-                "plain text with two sentences a line for `layout='pairs'`",
-                "leave the layout out, or write the pairs into a .txt file",
+                f"{file} has records, which are documents and no pairs. Leave the layout out, or "
+                "write the pairs into a .txt file."
             )
         if is_records:
             documents: Iterable[Document] = map(_sentences, texts)
@@ -79,15 +73,14 @@ def read_documents(
 
 
 def read_texts(file: str | Path, column: str | None = None) -> Iterator[str]:
-    """The lines of a plain text file, the texts of a table, or the files of a folder as they stand.
+    """The lines of plain text, the texts of a table, or the files of a folder.
 
     Args:
-        file: A file, or a folder with files of text or of `datasets`.
+        file: A file, or a folder of texts or of `datasets`.
         column: As in `RecordInput`.
 
     Raises:
-        ValueError: Something is not UTF-8, a record has no text in the column, or there is none.
-        FileNotFoundError: There is no such file.
+        ValueError: The file is missing, empty or not UTF-8, or a record has no text in the column.
     """
     folder = text_files(file)
     if folder:
@@ -100,34 +93,34 @@ def read_texts(file: str | Path, column: str | None = None) -> Iterator[str]:
             is_empty = False
             yield text
     if is_empty:
-        raise InputError(f"{source.name} is empty", "text", "leave it out, or fill it")
+        raise InputError(f"{source.name} is empty. Leave it out, or fill it.")
+
+
+def clean_texts(files: Sequence[str | Path], column: str | None = None) -> Iterator[str]:
+    """The texts of all files, as `read_texts` reads them, without `<br />` tags."""
+    for file in files:
+        yield from map(without_breaks, read_texts(file, column))
 
 
 def has_records(file: str | Path) -> bool:
-    """Whether what is read from a file or folder are records, and not lines."""
+    """Whether a file or folder consists of records rather than lines."""
     return form_of(file) != "lines"
 
 
 def without_breaks(text: str) -> str:
-    """A text with spaces in place of the tag `<br />`."""
+    """A text with spaces in place of `<br />` tags."""
     return _BREAK.sub(" ", text) if "<" in text else text
 
 
 def check_files(files: Iterable[str | Path], column: str | None = None) -> None:
-    """Check that files are there and that their first texts can be read.
-
-    Args:
-        files: Files and folders.
-        column: As in `RecordInput`.
+    """Checks that files exist and that their first texts can be read.
 
     Raises:
-        ValueError: One is empty, a folder without texts or a table without the column, or its first
-            text cannot be read; or none is named.
-        FileNotFoundError: There is no such file.
+        ValueError: A file is missing or empty, or its first text cannot be read; or none is named.
     """
     paths = [Path(file) for file in files]
     if not paths:
-        raise InputError("no files are named", "at least one text file", "name one")
+        raise InputError("no files are named. Name at least one text file.")
     for path in paths:
         if not path.is_dir():
             check_text_file(path, "a text file, a folder with .txt files, or one of datasets")
@@ -135,21 +128,21 @@ def check_files(files: Iterable[str | Path], column: str | None = None) -> None:
 
 
 def no_text(files: Sequence[str | Path]) -> InputError:
-    """What to raise where files hold nothing to train on."""
+    """The error for files without text to train on."""
     return InputError(
-        f"{files[0]} holds no text that the tokenizer knows", "documents", "check the file"
+        f"{files[0]} holds no text that the tokenizer knows. Check the file and its encoding."
     )
 
 
 def content_digest(files: Iterable[str | Path]) -> str:
-    """A digest of what files hold, which their names and times do not change."""
+    """A digest of the files' content, whatever their names and times."""
     digest = hashlib.blake2b(digest_size=16)
     for file in map(Path, files):
-        inside = text_files(file) or sorted(it for it in file.rglob("*") if it.is_file()) or [file]
+        inside = text_files(file) or sorted(filter(Path.is_file, file.rglob("*"))) or [file]
         for part in inside:
             with part.open("rb") as stream:
                 digest.update(hashlib.file_digest(stream, "blake2b").digest())
-        # The same bytes make other texts under another ending.
+        # The same bytes are other texts under another ending.
         digest.update(os.fsencode("".join(file.suffixes[-2:])) if has_records(file) else b"text")
     return digest.hexdigest()
 
@@ -171,8 +164,8 @@ def _articles(lines: Iterable[str]) -> Iterator[list[str]]:
     before = ""
     for line in map(str.strip, lines):
         is_heading = line.startswith("= ") and line.endswith(" =") and len(line) > 4
-        # `= = Section = =` is a heading inside the article. A title follows a blank line; a line of
-        # text that begins with an equals sign (a formula) follows other text.
+        # `= = Section = =` is a heading inside the article. A title follows a blank line; a formula
+        # that begins with an equals sign follows text.
         is_section = line.startswith("= = ")
         if is_heading and not is_section and not before:
             if article:
@@ -192,9 +185,8 @@ def _pairs(lines: Iterable[str], file: str | Path) -> Iterator[Document]:
             yield pair
         elif line.strip():
             raise InputError(
-                f"line {number} of {file} is {line.strip()[:60]!r}",
-                "two sentences with a tab between them",
-                "mend the line, or name the layout that the file has",
+                f"line {number} of {file} is {line.strip()[:60]!r}. Write two sentences with a tab "
+                "between them, or name another layout."
             )
 
 

@@ -1,7 +1,8 @@
-"""The order of training: examples epoch by epoch, prepared before or made as files are read."""
+"""Training examples in order: prepared ones epoch by epoch, or made while files are read."""
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,22 +21,22 @@ from hf_bert_impl.errors import InputError
 if TYPE_CHECKING:
     from datasets import Dataset
 
-#: Documents whose examples are made together, with one stream of random numbers.
+#: Documents per group; each group has a random stream of its own.
 GROUP = 1000
 TOKENIZER_BATCH = 200
 
 
 class Epochs(TorchDataset):
-    """Prepared examples in a new order each epoch, as many as make whole batches.
+    """Prepared examples in a new order each epoch, cut to whole batches.
 
     Args:
-        examples: Rows, as `make_examples` returns them.
-        batch_size: Examples of an optimizer step, over all processes.
+        examples: Rows from `make_examples`.
+        batch_size: Examples per optimizer step, over all processes.
         seed: The seed of the orders.
-        shuffle: False keeps the rows' order, and all of them.
+        shuffle: False keeps all rows in their order.
 
     Raises:
-        ValueError: There are fewer examples than a batch.
+        ValueError: There are fewer examples than one batch.
     """
 
     def __init__(
@@ -43,9 +44,8 @@ class Epochs(TorchDataset):
     ) -> None:
         if shuffle and len(examples) < batch_size:
             raise InputError(
-                f"the text makes {len(examples)} examples, fewer than a batch of {batch_size}",
-                "enough for one batch",
-                "give more text, or a smaller batch",
+                f"the text makes {len(examples)} examples, fewer than a batch of {batch_size}. "
+                "Give more text, or lower `batch_size`."
             )
         self.examples = examples
         self.seed = seed
@@ -54,7 +54,7 @@ class Epochs(TorchDataset):
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Goes to an epoch; the Trainer calls it before each."""
+        """Selects an epoch; the Trainer calls it before each."""
         self.epoch = epoch
         count = len(self.examples)
         if self.shuffle:
@@ -69,7 +69,7 @@ class Epochs(TorchDataset):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: list[int]) -> list[Example]:
-        """The examples of a batch at once, which is how torch's data loader asks for them."""
+        """The examples of a batch at once, as torch's data loader requests them."""
         numbers = self._order[indices]
         columns = self.examples[numbers]
         return [
@@ -79,10 +79,11 @@ class Epochs(TorchDataset):
         ]
 
 
+@dataclasses.dataclass(eq=False)
 class StreamedExamples(TorchIterableDataset):
     """Examples made while the files are read, over and over, in constant memory.
 
-    Pairs are drawn from, and examples shuffled within, windows of `GROUP` documents or more.
+    Pairs are drawn and examples shuffled within windows of `GROUP` documents or more.
 
     Args:
         files: Text files.
@@ -92,21 +93,14 @@ class StreamedExamples(TorchIterableDataset):
         column: As in `RecordInput`.
     """
 
-    def __init__(
-        self,
-        files: Sequence[str | Path],
-        tokenizer: Any,
-        options: ExampleOptions,
-        *,
-        layout: str = "sentences",
-        column: str | None = None,
-    ) -> None:
-        check_files(files, column)
-        self.files = list(files)
-        self.tokenizer = tokenizer
-        self.options = options
-        self.layout = layout
-        self.column = column
+    files: Sequence[str | Path]
+    tokenizer: Any
+    options: ExampleOptions
+    layout: str = "sentences"
+    column: str | None = None
+
+    def __post_init__(self) -> None:
+        check_files(self.files, self.column)
 
     def __iter__(self) -> Iterator[Example]:
         epoch = 0
@@ -131,7 +125,7 @@ class StreamedExamples(TorchIterableDataset):
         read = read_documents(self.files, self.layout, self.column)
         for documents in cut_batches(read, len, batch_size=TOKENIZER_BATCH):
             held += filter(len, tokenize(documents, self.tokenizer))
-            # Two windows are held, so that the last one is never a document or two.
+            # Two windows are held, so that the last one is not too small.
             if len(held) >= 2 * GROUP:
                 yield held[:GROUP]
                 held = held[GROUP:]

@@ -27,7 +27,7 @@ class ExampleOptions:
     objective: str = "mlm+nsp"
     """`mlm+nsp` makes next-sentence pairs, `mlm` spans of one document."""
     max_length: int = 128
-    """Most tokens of an example, special tokens included."""
+    """Maximum tokens of an example, special tokens included."""
     short_seq_prob: float = 0.1
     """Share of documents that are cut to a target length drawn at random."""
     packing: bool = False
@@ -35,7 +35,7 @@ class ExampleOptions:
     given_pairs: bool = False
     """Each document is a pair of sentences, and is not cut (objective `mlm+nsp`)."""
     dupe_factor: int = 1
-    """How often each document is cut, with other cuts and other random partners."""
+    """How many times each document is cut, with different cuts and random partners."""
     seed: int = 0
     """The seed of cuts and partners."""
 
@@ -43,9 +43,8 @@ class ExampleOptions:
         check_choice("objective", self.objective, OBJECTIVES)
         if self.packing and self.objective != "mlm":
             raise InputError(
-                f"packing does not go with objective {self.objective!r}",
-                "objective 'mlm', as pairs are of full length",
-                "use `objective='mlm'`, or leave `packing` out",
+                f"packing does not go with objective {self.objective!r}. Use `objective='mlm'`, or "
+                "leave `packing` out."
             )
         check_ranges(self)
 
@@ -57,20 +56,17 @@ def cut_examples(
     tokenizer: Any,
     options: ExampleOptions,
 ) -> Iterator[Example]:
-    """Cuts documents into examples.
+    """Cuts documents into examples, as `pretraining_collator.PretrainingCollator` takes them.
 
     Args:
-        documents: All documents, for random pairs; none of them is empty.
-        indices: Those to cut, in this order.
-        rng: Decides everything.
+        documents: All documents, for random pairs; none is empty.
+        indices: The documents to cut, in this order.
+        rng: The only source of randomness.
         tokenizer: Has the special tokens.
         options: How to cut.
 
-    Yields:
-        Examples as `pretraining_collator.PretrainingCollator` takes them.
-
     Raises:
-        ValueError: The documents make no pairs, or the length leaves no room.
+        ValueError: The documents make no pairs, or the length is too small.
     """
     cls, sep = [tokenizer.cls_token_id], [tokenizer.sep_token_id]
     length, short = options.max_length, options.short_seq_prob
@@ -108,19 +104,17 @@ def cut_examples(
 
 
 def check_pairs(documents: int, longest: int) -> None:
-    """Check that documents can make true pairs.
+    """Checks that documents can make true pairs.
 
     Args:
-        documents: How many there are.
-        longest: Sentences of the longest one.
+        documents: Their number.
+        longest: Sentences of the longest document.
 
     Raises:
-        ValueError: Each is a single sentence: none could be followed by another.
+        ValueError: Each document is a single sentence.
     """
     if longest < 2:
         raise InputError(
-            f"each of the {documents} documents is a single sentence, which no other follows",
-            "documents of several sentences for next-sentence pairs",
-            "give another layout (`layout='files'` or `layout='lines'` find the sentences in each "
-            "file or line), or train without them (`objective='mlm'`)",
+            f"each of the {documents} documents is a single sentence, which no other follows. Use "
+            "`layout='files'` or `layout='lines'`, which split sentences, or `objective='mlm'`."
         )

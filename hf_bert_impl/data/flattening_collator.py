@@ -1,4 +1,4 @@
-"""Batches without padding: the sequences of a batch end to end in one row, each with its labels."""
+"""Batches without padding: the sequences end to end in one row, each with its labels."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from torch import Tensor
 
 from hf_bert_impl.errors import InputError
 
-#: What datasets call the answer; the models call it `labels`.
+#: Names of the labels in data sets; the models use the first.
 _LABELS = ("labels", "label", "label_ids")
 _SPANS = ("start_positions", "end_positions")
 
 
 class FlatteningCollator:
-    """Makes packed input of what a tokenizer gives, for a Trainer or a DataLoader.
+    """Makes packed input of a tokenizer's output, for a Trainer or a DataLoader.
 
-    Every model of this package but the one for multiple choice takes it and computes what it
-    computes of a padded batch: the same states, logits and loss. Labels are those of tokens (masked
-    words, tags) or of whole sequences (classes, numbers, several labels). Question answering has to
-    be padded: its loss is a softmax over the row.
+    Every model of this package except multiple choice computes the same states, logits and loss as
+    for a padded batch. Labels belong to tokens (masked words, tags) or to whole sequences (classes,
+    numbers, several labels). Question answering has to be padded: its loss is a softmax over a row.
 
     Examples:
         >>> tokenizer = BertTokenizer.from_pretrained("google-bert/bert-base-cased")
@@ -33,105 +32,81 @@ class FlatteningCollator:
     """
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        """The batch.
+        """Makes a batch.
 
         Args:
-            features: R examples. Each has `input_ids`, and may have `token_type_ids`, an
-                `attention_mask`, whose zeros are left out, and `labels` (or `label`): one number,
-                or a list of numbers with a fraction, for the sequence; a list of whole numbers for
-                its tokens.
+            features: R examples with `input_ids`, and optionally `token_type_ids`, `attention_mask`
+                (tokens with 0 are dropped) and `labels` (or `label`). Labels are a number or a list
+                of floats for the sequence, or a list of integers for its tokens.
 
         Returns:
-            `input_ids`, `position_ids` and, where the examples have them, `token_type_ids`, (1, T)
-            each; `cu_seq_lens_q` (R + 1,), where each sequence begins, and where the last one ends;
-            `labels` (1, T) of tokens, or (R,) or (R, L) of sequences.
+            `input_ids`, `position_ids` and, if given, `token_type_ids`, (1, T) each, with
+            `cu_seq_lens_q` (R + 1,), the borders of the sequences. `labels` are (1, T) for tokens,
+            (R,) or (R, L) for sequences.
 
         Raises:
-            InputError: An example is no single sequence, has no tokens, or has labels that are not
-                as many as its tokens or that its neighbours lack; or answers are given as places.
+            InputError: An example is not a single sequence or answers a question, or lengths or
+                keys do not match.
         """
         rows: dict[str, list[np.ndarray]] = {}
-        names = [{_LABELS[0] if name in _LABELS else name for name in it} for it in features]
-        for number, feature in enumerate(features):
-            for name in ("token_type_ids", *_LABELS[:1]):
-                if (name in names[number]) != (name in names[0]):
-                    raise InputError(
-                        f"only some examples of the batch have {name}",
-                        "all of them or none",
-                        f"add or remove {name}",
-                    )
+        for feature in features:
             for name, row in _flat(feature).items():
                 rows.setdefault(name, []).append(row)
         if not rows:
-            raise InputError("the batch is empty", "one example or more", "give some")
-        ends = np.cumsum([0, *map(len, rows["input_ids"])], dtype=np.int32)
-        whole = rows.pop("sequence_labels", None)
-        batch = {name: torch.from_numpy(np.concatenate(it))[None] for name, it in rows.items()}
-        if whole is not None:
-            shapes = {row.shape for row in whole}
-            if len(shapes) > 1 or "labels" in batch:
+            raise InputError("the batch is empty. Give at least one example.")
+        for name, column in rows.items():
+            if len(column) != len(features):
                 raise InputError(
-                    "the examples of a batch have labels of several kinds",
-                    "one label a sequence, or as many of each sequence, or one a token",
-                    "mend the labels of the data",
+                    f"only some examples of the batch have {name}. Give all examples the same "
+                    "keys, and labels of one kind."
                 )
-            batch["labels"] = torch.from_numpy(np.stack(whole))
+        ends = np.cumsum([0, *map(len, rows["input_ids"])], dtype=np.int32)
+        labels = rows.pop("sequence labels", None)
+        batch = {name: torch.from_numpy(np.concatenate(row))[None] for name, row in rows.items()}
+        if labels is not None:
+            batch["labels"] = torch.from_numpy(np.stack(labels))
         return batch | {"cu_seq_lens_q": torch.from_numpy(ends)}
 
 
 def _flat(feature: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The tokens of an example that its mask attends to; its labels as those of tokens or not."""
+    """The attended tokens of an example, with its labels."""
     for name in _SPANS:
         if name in feature:
             raise InputError(
-                f"an example has {name}",
-                "labels of tokens or of whole sequences",
-                "pad question answering (DataCollatorWithPadding): its loss is one over a row",
+                f"an example has {name}. Pad question answering (DataCollatorWithPadding): "
+                "its loss is one over a row."
             )
-    ids = _row(feature, "input_ids")
+    ids = np.asarray(feature["input_ids"], dtype=np.int64)
     if ids.ndim != 1:
         raise InputError(
-            f"an example has input_ids of shape {ids.shape}",
-            "a list of numbers",
-            "give one sequence an example; multiple choice has to be padded",
+            f"an example has input_ids of shape {ids.shape}. Give one sequence per example; "
+            "multiple choice has to be padded."
         )
+    flat = {"input_ids": ids, "position_ids": np.arange(len(ids))}
     attended = np.ones(len(ids), dtype=bool)
     if "attention_mask" in feature:
         attended = _token_row(feature, "attention_mask", ids) != 0
-    if not attended.any():
-        raise InputError("an example has no tokens", "one or more", "leave it out")
-    flat = {"input_ids": ids, "position_ids": np.arange(len(ids))}
     if "token_type_ids" in feature:
         flat["token_type_ids"] = _token_row(feature, "token_type_ids", ids)
-    whole = {}
-    for name in (name for name in _LABELS if feature.get(name) is not None):
+    sequence = {}
+    for name in _LABELS:
+        if feature.get(name) is None:
+            continue
         labels = np.asarray(feature[name])
         if labels.dtype.kind in "fb":
-            whole["sequence_labels"] = labels.astype(np.float32)
+            sequence["sequence labels"] = labels.astype(np.float32)
         elif labels.ndim == 0:
-            whole["sequence_labels"] = _row(feature, name)
+            sequence["sequence labels"] = labels.astype(np.int64)
         else:
             flat["labels"] = _token_row(feature, name, ids)
-    return {name: row[attended] for name, row in flat.items()} | whole
-
-
-def _row(feature: Mapping[str, Any], name: str) -> np.ndarray:
-    try:
-        return np.asarray(feature[name], dtype=np.int64)
-    except KeyError as error:
-        raise InputError(f"an example has no {name}", "what a tokenizer gives", "add it") from error
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"{name} of an example are {feature[name]!r:.60}", "whole numbers", "mend the data"
-        ) from error
+    return {name: row[attended] for name, row in flat.items()} | sequence
 
 
 def _token_row(feature: Mapping[str, Any], name: str, ids: np.ndarray) -> np.ndarray:
-    row = _row(feature, name)
+    row = np.asarray(feature[name], dtype=np.int64)
     if row.shape != ids.shape:
         raise InputError(
-            f"an example has {len(ids)} tokens and {name} of shape {row.shape}",
-            "one for each token",
-            "mend the data; several labels of a whole sequence are numbers with a fraction (1.0)",
+            f"an example has {len(ids)} tokens and {name} of shape {row.shape}. Give one per "
+            "token; several labels of a whole sequence are floats (1.0)."
         )
     return row

@@ -1,17 +1,16 @@
-"""Next-sentence pairs, as the `create_pretraining_data.py` of Google's BERT release makes them.
+"""Next-sentence pairs, as Google's `create_pretraining_data.py` makes them.
 
-A document's sentences are gathered until they reach a target length, and the gathered chunk is cut
-into A and B. Half of the time B is replaced by text from another document, and the sentences that
-were to be B begin the next chunk instead. Most targets are the full length; a share of
-`short_seq_prob` is drawn at random, so that the model meets short input, too. A pair that is too
-long is cut at both ends.
+A document's sentences are gathered until they reach a target length, and the chunk is cut into A
+and B. Half of the time B is replaced by text of another document, and the sentences of B begin the
+next chunk instead. Most targets are the full length. A share of `short_seq_prob` is drawn at
+random, so that the model is trained on short input too. A pair that is too long is cut at both
+ends.
 
-One thing differs: a chunk of one sentence has no B of its own and so always gets a random one,
-which in Google's data makes random pairs the larger half. Here, for each of these, another pair
-that would have been random is made true.
+One difference: a chunk of one sentence has no B, so it always gets a random one. In Google's data
+this makes random pairs the majority. Here another random pair is made true for each of them.
 
-Where the text comes in pairs (`given`), each is an example as it stands, or its first sentence with
-the second of another pair.
+With `given`, the text comes in pairs. Each is an example, or its first sentence with the second of
+another pair.
 """
 
 import random
@@ -27,11 +26,10 @@ SHORTEST_TARGET = 2
 
 
 class SentencePair(NamedTuple):
-    """Two segments without special tokens."""
+    """Two segments without special tokens, and whether the second is from another document."""
 
     first: list[int]
     second: list[int]
-    #: Whether `second` comes from another document; otherwise it follows `first`.
     is_random: bool
 
 
@@ -47,32 +45,29 @@ def make_pairs(
     """Cuts documents into pairs.
 
     Args:
-        documents: All documents, for the random ones; none of them is empty.
-        indices: Those to cut, in this order.
-        rng: Decides everything.
-        max_length: Most tokens of a pair with its three special tokens.
-        short_seq_prob: How probable it is that a document's target length is drawn at random.
+        documents: All documents, for random partners; none is empty.
+        indices: The documents to cut, in this order.
+        rng: The only source of randomness.
+        max_length: Maximum tokens of a pair with its three special tokens.
+        short_seq_prob: The probability that a document's target length is drawn at random.
         given: Each document is a pair of sentences, and is not cut.
 
     Yields:
-        Pairs with at least one token on each side and at most `max_length - 3` in all.
+        Pairs with at least one token per side and at most `max_length - 3` in total.
 
     Raises:
-        ValueError: There are fewer than two documents, or no room for a pair.
+        ValueError: There are fewer than two documents, or `max_length` is too small.
     """
     if len(documents) < 2:
         raise InputError(
-            "next-sentence pairs need text from other documents, and there is no other one",
-            "at least 2 documents",
-            "give more text, or another layout, or train without next-sentence prediction "
-            "(`objective='mlm'`)",
+            "next-sentence pairs need text from other documents, and there is only one. Give at "
+            "least 2 documents, or use `objective='mlm'`."
         )
     room = max_length - PAIR_SPECIAL_TOKENS
     if room < SHORTEST_TARGET:
         raise InputError(
-            f"max_length={max_length} leaves no room for two segments and 3 special tokens",
-            f"at least {PAIR_SPECIAL_TOKENS + SHORTEST_TARGET}",
-            "raise it",
+            f"max_length={max_length} is too short for two segments and 3 special tokens. "
+            f"Use at least {PAIR_SPECIAL_TOKENS + SHORTEST_TARGET}."
         )
     balance = _Balance(rng)
     for index in indices:
@@ -85,21 +80,21 @@ def make_pairs(
 
 
 class _Balance:
-    """Decides which pairs are random: half of them, those that cannot be true included."""
+    """Decides which pairs are random: half of them, pairs without a true partner included."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._forced = 0
 
     def is_random(self, can_be_true: bool) -> bool:
-        wanted = self._rng.random() < 0.5
+        drawn = self._rng.random() < 0.5
         if not can_be_true:
-            self._forced += not wanted
+            self._forced += not drawn
             return True
-        if wanted and self._forced:
+        if drawn and self._forced:
             self._forced -= 1
             return False
-        return wanted
+        return drawn
 
 
 def _given(
@@ -109,9 +104,9 @@ def _given(
     balance: _Balance,
     rng: random.Random,
 ) -> SentencePair:
-    """The pair that a document is, or its first sentence with another one's second."""
+    """The pair that a document is, or its first sentence with another document's second."""
     document = documents[index]
-    # There is one sentence only where the tokenizer knows nothing of the other.
+    # A document has one sentence where the tokenizer has no token for the other.
     first, is_random = document.tokens(0, 1), balance.is_random(can_be_true=len(document) > 1)
     other = _another(documents, index, rng) if is_random else document
     second = other.tokens(len(other) - 1, len(other))
@@ -140,7 +135,7 @@ def _cut(
     start = 0
     while start < len(document):
         end = document.reach(start, target)
-        # A is at least one sentence, and so is B where it is of this chunk.
+        # A is at least one sentence, and so is B if it is from this chunk.
         cut = rng.randint(start + 1, end - 1) if end - start > 1 else end
         first = document.tokens(start, cut)
         is_random = balance.is_random(can_be_true=cut < end)
@@ -158,7 +153,7 @@ def _cut(
 
 def _truncate(first: list[int], second: list[int], room: int, rng: random.Random) -> None:
     """Drops tokens from the longer segment until both fit, at either end with even odds."""
-    # Counted first and cut once: dropping a list's head token by token is quadratic.
+    # Count first and cut once: dropping a list's head token by token is quadratic.
     lengths = [len(first), len(second)]
     heads = [0, 0]
     while sum(lengths) > room:

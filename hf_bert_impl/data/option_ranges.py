@@ -1,4 +1,4 @@
-"""The ranges of the numbers that options may have, checked before any work."""
+"""Ranges of numeric options, checked before any work."""
 
 from __future__ import annotations
 
@@ -9,39 +9,32 @@ from typing import Any
 from hf_bert_impl.errors import InputError
 
 MILLION = 1_000_000
-#: What NumPy's generators can be seeded with.
+#: The largest seed of NumPy's generators.
 LARGEST_SEED = 2**32 - 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """Numbers from `low` to `high`; None is let through where a field may be unset."""
+    """Numbers from `low` to `high`, without `low` if `above` and without `high` if `below`."""
 
     low: float
     high: float
     whole: bool = False
-    """Only integers."""
     above: bool = False
-    """`low` itself is out of the range."""
     below: bool = False
-    """`high` itself is out of the range."""
 
     def __contains__(self, value: Any) -> bool:
         kind: Any = numbers.Integral if self.whole else numbers.Real
         if isinstance(value, bool) or not isinstance(value, kind):
             return False
-        # Every comparison with NaN is false, so it is in no range.
+        # Every comparison with NaN is false, so NaN is in no range.
         is_high_enough = value > self.low if self.above else value >= self.low
         return is_high_enough and (value < self.high if self.below else value <= self.high)
 
     def check(self, name: str, value: Any) -> None:
-        """Checks a number.
-
-        Raises:
-            ValueError: It is out of the range; the message has its name.
-        """
+        """Raises InputError, with the name, for a number outside the range."""
         if value not in self:
-            raise InputError(f"{name} is {value!r}", str(self), "change it")
+            raise InputError(f"{name} is {value!r}. Use {self}.")
 
     def __str__(self) -> str:
         kind = "a whole number" if self.whole else "a number"
@@ -50,22 +43,10 @@ class Range:
 
 
 def check_length(name: str, length: int, least: int, positions: int) -> None:
-    """Checks a length in tokens.
-
-    Args:
-        name: The argument, for the message.
-        length: What was given.
-        least: The shortest of use.
-        positions: How many the model has.
-
-    Raises:
-        InputError: It is shorter or longer.
-    """
+    """Raises InputError if a length in tokens is below `least` or above the model's positions."""
     if not least <= length <= positions:
         raise InputError(
-            f"{name} is {length}",
-            f"{least} to {positions}, for which the model has positions",
-            "choose one of these",
+            f"{name} is {length}. Use {least} to {positions}, for which the model has positions."
         )
 
 
@@ -73,8 +54,8 @@ COUNT = Range(1, MILLION, whole=True)
 STEPS = Range(1, 1000 * MILLION, whole=True)
 PROCESSES = Range(1, 1024, whole=True)
 POSITIVE_SHARE = Range(0, 1, above=True)
-#: The range of each field. AdamW moves a weight by about the rate a step, and shrinks it by rate
-#: times decay: above 1 either of them destroys any weight at once.
+#: By field. AdamW moves a weight by about the rate per step and shrinks it by rate times decay.
+#: Above 1 either destroys the weights at once.
 RANGES = {
     "batch_size": COUNT,
     "doc_stride": Range(0, MILLION, whole=True),
@@ -105,19 +86,19 @@ RANGES = {
     "weight_decay": Range(0, 1),
     "workers": Range(0, 1024, whole=True),
 }
-#: The warm-up where it can only be a share of the steps.
+#: For a warm-up that is always a share of the steps.
 WARMUP_SHARE = Range(0, 1, below=True)
 
 
 def check_ranges(options: Any, **others: Range) -> None:
-    """Checks the numbers of an options dataclass.
+    """Checks the numbers of an options dataclass; a field with the default None may be None.
 
     Args:
-        options: The dataclass; a field that is None by default may be None.
-        **others: Ranges of fields in place of those above.
+        options: The dataclass.
+        **others: Ranges that override `RANGES`.
 
     Raises:
-        ValueError: A number is out of its range, or none (NaN).
+        ValueError: A number is outside its range, or NaN.
     """
     for field in dataclasses.fields(options):
         value, allowed = getattr(options, field.name), (RANGES | others).get(field.name)

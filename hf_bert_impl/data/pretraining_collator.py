@@ -1,4 +1,4 @@
-"""Batches for pre-training: masked anew, padded to the longest sequence or packed end to end."""
+"""Pre-training batches with new masks, padded to the longest sequence or packed end to end."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ class PretrainingCollator:
 
     An example has `input_ids` with special tokens, and may have `token_type_ids`,
     `next_sentence_label`, and `sequence_lengths` if it is a pack of several sequences. Its
-    `mask_key`, whole numbers, decides its masks together with the seed: the same key gives the same
-    masks, in whatever process and batch (`pretraining_data.Epochs` makes it of epoch and number).
-    Examples without one, such as a tokenizer's output, are masked by torch's random numbers, which
-    a Trainer seeds.
+    `mask_key` (whole numbers) decides its masks together with the seed, whatever the process and
+    batch (`epochs.Epochs` makes it of epoch and number). Examples without a key, such as a
+    tokenizer's output, are masked by torch's random numbers, which a Trainer seeds.
 
     Args:
         masker: Chooses and replaces tokens.
-        seed: The seed of the masks of examples that have a key.
+        seed: The seed of the masks of examples with a key.
         pad_id: Fills the batch.
-        variant: The model's `BertConfig.variant`. Token types and next-sentence labels of examples
-            are BERT's; of codertimo's model the types begin at 1, and label 1 is a true pair.
+        variant: The model's `BertConfig.variant`. codertimo's token types begin at 1, and its label
+            1 is a true pair.
 
     Examples:
         >>> tokenizer = BertTokenizer.from_pretrained("google-bert/bert-base-cased")
@@ -50,15 +49,12 @@ class PretrainingCollator:
         self.is_codertimo = variant == "codertimo"
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor]:
-        """Makes a batch.
-
-        Args:
-            examples: One or more.
+        """Makes a batch of one or more examples.
 
         Returns:
-            `input_ids`, `labels` and, as the examples have them, `token_type_ids`, (B, S) each;
-            `attention_mask` (B, S); `next_sentence_label` (B,). Of packs, one row of all of them:
-            (1, T) each, with `position_ids` that begin at 0 for each sequence, and no mask.
+            `input_ids`, `labels`, `attention_mask` and, if given, `token_type_ids`, (B, S) each,
+            and `next_sentence_label` (B,). Packs give one row (1, T) of each without a mask, and
+            `position_ids` that restart at each sequence.
         """
         columns: dict[str, list[np.ndarray]] = {"input_ids": [], "labels": []}
         for example in examples:
@@ -68,8 +64,8 @@ class PretrainingCollator:
                 rng = np.random.default_rng(int(torch.randint(2**62, ())))
             else:
                 rng = np.random.default_rng([self.seed, *key])
-            seen, labels = self.masker.mask(ids, rng)
-            columns["input_ids"].append(seen)
+            masked, labels = self.masker.mask(ids, rng)
+            columns["input_ids"].append(masked)
             columns["labels"].append(labels)
             if "token_type_ids" in example:
                 types = np.asarray(example["token_type_ids"], dtype=np.int64) + self.is_codertimo

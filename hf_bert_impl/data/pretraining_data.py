@@ -1,12 +1,12 @@
 """Text files to pre-training examples, prepared once and kept on disk.
 
-Preparation is done by the `datasets` library in as many processes as are wanted, and its results
-are files that are mapped into memory, so a corpus may be larger than that. They are found again by
-what goes into them: the files' content, the tokenizer and the options.
+The `datasets` library prepares them in any number of processes. Its results are memory-mapped
+files, so a corpus may exceed the memory. A cache key consists of the files' content, the tokenizer
+and the options.
 
-All that is random depends on the seed and on numbers that the data itself gives (the document's
-group, the epoch, the example), never on which process comes first: the same seed makes the same
-examples with any number of processes, and a resumed run meets those that it would have met.
+All randomness depends on the seed and on numbers of the data (the document's group, the epoch, the
+example), never on the order of processes. The same seed makes the same examples with any number of
+processes, and a resumed run gets the examples of an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from hf_bert_impl.extras import require
 if TYPE_CHECKING:
     from datasets import Dataset
 
-#: Part of every cache key: to be raised when the same input gives other examples.
+#: Part of every cache key. Raise it when the same input gives other examples.
 FORMAT = 2
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a corpus came to."""
+    """Statistics of a corpus."""
 
     documents: int
     sentences: int
@@ -49,7 +49,7 @@ class Statistics:
     """Without special tokens, each document counted once."""
     examples: int
     unigram_entropy: float
-    """Nats a token: the loss of guessing each token by its frequency in this text alone."""
+    """In nats per token: the loss of predicting each token by its frequency in this text."""
     random_pairs: float | None
     """The share of examples whose second segment is random; None without pairs."""
 
@@ -63,22 +63,21 @@ def tokenize_documents(
     processes: int = 1,
     cache_dir: str | Path | None = None,
 ) -> Dataset:
-    """Reads and tokenizes documents, or finds what an earlier call left.
+    """Reads and tokenizes documents, or loads the cached result of an earlier call.
 
     Args:
         files: Text files.
         tokenizer: Cuts sentences into token ids.
         layout: One of `documents.LAYOUTS`.
         column: As in `RecordInput`.
-        processes: How many to tokenize with.
-        cache_dir: Where results are kept; None for the cache of `datasets`.
+        processes: Number of processes.
+        cache_dir: None for the cache of `datasets`.
 
     Returns:
-        A row a document: `tokens` of all its sentences, and the `lengths` of the sentences.
+        One row per document: `tokens` of all its sentences, and the `lengths` of the sentences.
 
     Raises:
-        ValueError: A file cannot be read, or there is no text in them.
-        FileNotFoundError: There is no such file.
+        ValueError: A file is missing or cannot be read, or the files have no text.
     """
     datasets = require("datasets", "train", "preparing pre-training data")
     check_files(files, column)
@@ -99,7 +98,7 @@ def tokenize_documents(
         )
     except datasets.exceptions.DatasetGenerationError as error:
         if isinstance(error.__cause__, ValueError | OSError):
-            raise error.__cause__ from None  # what is wrong with the files, without the wrapping
+            raise error.__cause__ from None  # the error of the files
         raise
     tokenized = texts.map(
         _tokenize,
@@ -117,25 +116,24 @@ def tokenize_documents(
 
 
 def hold_out(documents: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
-    """Sets whole documents aside, drawn at random.
+    """Draws whole documents at random to set aside.
 
     Args:
         documents: Rows of any kind.
-        share: How large a share is set aside, at least one document.
+        share: The share to set aside, at least one document.
         seed: The seed of the draw.
 
     Returns:
-        Those that stay, and those set aside, both in their order.
+        The remaining and the drawn documents, both in their order.
 
     Raises:
-        ValueError: The share is no share, or nothing would stay.
+        ValueError: The share is out of range, or no document would remain.
     """
     count = max(1, round(share * len(documents)))
     if not 0 < share < 1 or count >= len(documents):
         raise InputError(
-            f"holding out {share} of {len(documents)} documents leaves nothing on one side",
-            "a share between 0 and 1 of several documents",
-            "name validation files instead",
+            f"holding out {share} of {len(documents)} documents leaves one side empty. "
+            "Name validation files instead."
         )
     drawn = np.sort(np.random.default_rng(seed).permutation(len(documents))[:count])
     return documents.select(np.setdiff1d(np.arange(len(documents)), drawn)), documents.select(drawn)
@@ -144,16 +142,16 @@ def hold_out(documents: Dataset, share: float, seed: int) -> tuple[Dataset, Data
 def make_examples(
     documents: Dataset, tokenizer: Any, options: ExampleOptions, *, processes: int = 1
 ) -> Dataset:
-    """Cuts tokenized documents into examples, or finds what an earlier call left.
+    """Cuts tokenized documents into examples, or loads the cached result of an earlier call.
 
     Args:
-        documents: As `tokenize_documents` returns them.
+        documents: From `tokenize_documents`.
         tokenizer: Has the special tokens.
         options: How to cut.
-        processes: How many to cut with.
+        processes: Number of processes.
 
     Returns:
-        A row an example, as `PretrainingCollator` takes them.
+        One row per example, as `PretrainingCollator` takes them.
 
     Raises:
         ValueError: The documents make no pairs.
@@ -172,7 +170,7 @@ def make_examples(
     )
     key = _fingerprint(documents._fingerprint, asdict(options), tokenizer.all_special_ids)
     folder = Path(documents.cache_files[0]["filename"]).parent
-    examples = jobs.map(
+    return jobs.map(
         _make_group,
         batched=True,
         batch_size=1,
@@ -183,11 +181,10 @@ def make_examples(
         cache_file_name=str(folder / f"examples-{key}.arrow"),
         desc="making examples",
     )
-    return examples
 
 
 def describe(documents: Dataset, examples: Dataset) -> Statistics:
-    """Counts what a corpus came to."""
+    """The statistics of a corpus."""
     sentences = random_pairs = 0
     counts = np.zeros(0, dtype=np.int64)
     for rows in documents.with_format("numpy").iter(batch_size=GROUP):
@@ -211,7 +208,7 @@ def describe(documents: Dataset, examples: Dataset) -> Statistics:
 
 
 class _StoredDocuments(Sequence[TokenizedDocument]):
-    """Documents that are read from the disk one by one."""
+    """Documents read from disk one by one."""
 
     def __init__(self, rows: Dataset) -> None:
         self._rows = rows.with_format("numpy")
@@ -227,7 +224,7 @@ class _StoredDocuments(Sequence[TokenizedDocument]):
 def _generate_documents(
     files: list[str], layout: str, column: str | None, digest: str, format: int
 ) -> Iterator[dict[str, Document]]:
-    """Documents for `datasets`, which finds the result again by these arguments."""
+    """Documents for `datasets`, whose cache key is made of these arguments."""
     is_empty = True
     for document in read_documents(files, layout, column):
         is_empty = False
@@ -261,6 +258,6 @@ def _fingerprint(*parts: Any) -> str:
 
 
 def _useful(processes: int, rows: int) -> int | None:
-    """How many processes to ask `datasets` for: none beside this one (None) where one will do."""
+    """The number of processes for `datasets`; None computes in this process."""
     processes = min(processes, rows)
     return processes if processes > 1 else None

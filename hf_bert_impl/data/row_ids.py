@@ -1,4 +1,4 @@
-"""The ids of rows, each only once: on the disk, where there may be many."""
+"""The ids of rows on disk, where there may be many: each id is added once."""
 
 from __future__ import annotations
 
@@ -6,22 +6,17 @@ import sqlite3
 
 
 class RowIds:
-    """Ids that were met so far, texts or whole numbers of 64 bits.
-
-    They lie in a temporary data base, which keeps a few megabytes in memory and is gone with this
-    object.
-    """
+    """Text or 64-bit integer ids, in a temporary database that keeps a few megabytes in memory."""
 
     def __init__(self) -> None:
-        # Autocommit off: nothing has to outlive the process.
         self._base = sqlite3.connect("")
         self._base.execute("CREATE TABLE ids (id PRIMARY KEY) WITHOUT ROWID")
 
     def close(self) -> None:
-        """Delete them."""
+        """Deletes them."""
         self._base.close()
 
     def add(self, identifier: str | int) -> bool:
-        """Take the next one, and tell whether it is new."""
+        """Adds an id; returns whether it is new."""
         added = self._base.execute("INSERT OR IGNORE INTO ids VALUES (?)", (identifier,))
         return added.rowcount == 1

@@ -1,25 +1,24 @@
-"""Prose into sentences, by rules.
+"""Splits prose into sentences by rules.
 
-A full stop ends a sentence where white space follows and then something that can begin one, unless
-it belongs to an abbreviation or an initial. Chinese and Japanese full stops need no space after
-them. In text whose punctuation stands apart from the words (`the end . The next`, as WikiText and
-the Stanford corpora have it), a full stop of its own ends a sentence whatever follows.
+A full stop ends a sentence if white space and a possible beginning of a sentence follow, unless it
+belongs to an abbreviation or an initial. Chinese and Japanese full stops need no space after them.
+In text with spaces around punctuation (`the end . The next`, as in WikiText and the Stanford
+corpora), a separate full stop always ends a sentence.
 
-Rules miss what only reading tells ("at 5 p.m. Monday"); for next-sentence prediction, where a
-sentence is any span of neighbouring text (Devlin et al. 2019, section 3.1), that does little harm.
+Rules cannot decide cases that depend on meaning ("at 5 p.m. Monday"). Next-sentence prediction
+tolerates that: its sentences are any spans of neighbouring text (Devlin et al. 2019, section 3.1).
 """
 
 import re
 from collections.abc import Iterator
 
-# Words that end in a full stop and are followed by a name or a number more often than by a new
-# sentence, in lower case.
+# Lower-case words with a full stop that usually precede a name or a number, not a new sentence.
 _ABBREVIATIONS = """
     adm al approx apr aug ave blvd bros brig ca capt cf cmdr co col comdr corp dec dept dr e.g eq
     esp est et fig figs feb fr ft gen gov hon i.e inc jan jr jul jun lt ltd maj mar messrs mr mrs ms
     mt mme mlle no nos nov oct op pp prof pt rep rev sen sept sep sgt sr st vol vols vs v viz
 """
-# What follows "U.S." or "p.m." where a new sentence begins there.
+# Words that begin a new sentence after "U.S." or "p.m.".
 _OPENERS = """
     A After An And As At But By For From He Her His How However I If In It Its On She So That The
     Their Then There These They This To We What When While Why With You
@@ -30,7 +29,7 @@ _CLOSING = "\"'”’»)\\]}」』）】》"
 _STOPS = re.compile(
     rf"(?P<wide>[。！？｡۔।॥]+[{_CLOSING}]*)"
     r"|(?P<apart>(?<=\s)[.!?]+(?=\s))"
-    # The look-behind keeps a long row of dots from being tried at each dot anew.
+    # The look-behind keeps a long row of dots from matching again at each dot.
     rf"|(?P<joined>(?<=[^\s.!?…؟])[.!?…؟]+[{_CLOSING}]*(?=\s))"
 )
 _CLOSING_APART = re.compile(r"\s([\"')\]])(?=\s|$)")
@@ -40,14 +39,9 @@ _LETTERS_WITH_STOPS = re.compile(r"(?:\w\.)+\w")
 
 
 def split_sentences(text: str) -> list[str]:
-    """Cuts a text into sentences.
+    """Splits a text into sentences, in order and without surrounding white space; none is empty.
 
-    Args:
-        text: Prose in one piece.
-
-    Returns:
-        The sentences, in order, without white space around them; none of them is empty. Nothing but
-        white space is lost.
+    Only white space is lost.
 
     Examples:
         >>> split_sentences("Dr. Li left at 5.30. He took No. 7. “Why?” Nobody knew.")
@@ -74,9 +68,9 @@ def _sentence_ends(text: str) -> Iterator[int]:
 
 
 def _close(text: str, start: int, end: int) -> int:
-    """Where a sentence ends whose closing quotes and brackets stand apart from its full stop."""
+    """The end of a sentence whose closing quotes and brackets are separate tokens."""
     while mark := _CLOSING_APART.match(text, end):
-        # These quotes look alike at both ends: one closes if another one is open.
+        # These quotes are the same at both ends: one closes if another is open.
         if mark[1] in "\"'" and text.count(mark[1], start, end) % 2 == 0:
             break
         end = mark.end()

@@ -1,14 +1,13 @@
-"""SQuAD: its files as questions, and questions as examples to train on.
+"""SQuAD: its files as questions, and questions as training examples.
 
 The format is that of Rajpurkar et al. 2016 (v1.1, every question has an answer in its context) and
-2018 (v2.0, some have none). `windows` cuts questions and contexts into the model's inputs, and
-`answer_spans` turns the model's scores into answers; `read_squad`, `cut_windows` and `best_answers`
-are what the pipeline, the evaluation and fine-tuning have in common.
+2018 (v2.0, some have none).
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,16 @@ from hf_bert_impl.data.windows import MAX_SEQ_LEN, cut_windows
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.json_files import check_text, read_json
 
-#: Questions whose windows are made at once.
+#: Questions per call of `cut_windows`.
 CHUNK = 256
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """An answer as a person marked it."""
+    """A marked answer; `start` is its first character in the context."""
 
     text: str
     start: int
-    """Its first character in the context."""
 
     @property
     def end(self) -> int:
@@ -37,49 +35,45 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A question about a context, with the answers that count as right."""
+    """A question about a context, with its right answers; empty where the context has none."""
 
     id: str
     text: str
     context: str
     answers: tuple[Answer, ...]
-    """None where the context does not answer it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Squad:
-    """A file of questions."""
+    """A file's questions, and its version: 1 if every question must have an answer, otherwise 2."""
 
     questions: tuple[Question, ...]
     version: int
-    """1 where every question is meant to have an answer, 2 otherwise; their metrics differ."""
 
 
 def read_squad(file: str | Path, *, check_places: bool = True) -> Squad:
-    """Reads a file in SQuAD's format.
+    """Reads a JSON file in SQuAD's format.
 
     Args:
-        file: A JSON file of v1.1 or v2.0.
-        check_places: Refuse answers that do not stand in the context where they are said to. Not
-            needed for scoring, which compares texts.
+        file: v1.1 or v2.0.
+        check_places: Reject answers that are not at their place in the context. Scoring compares
+            texts and does not need it.
 
     Returns:
-        The questions in order. The version is that of the file, or 2 where it names none and a
-        question has `is_impossible` or no answer.
+        The questions in order. Without a version in the file, it is 2 if a question has
+        `is_impossible` or no answer.
 
     Raises:
-        ValueError: There is no such file, it is not SQuAD or has no questions, an id is there
-            twice, or an answer is not at its place; the message names the question.
+        ValueError: The file is missing, has another format or no questions, an id occurs twice, or
+            an answer is not at its place.
     """
     path = Path(file).expanduser()
     content = read_json(path, "a file in SQuAD's format", kind=object)
     articles = content.get("data") if isinstance(content, dict) else None
     if not isinstance(articles, list):
         raise InputError(
-            f"{path} is JSON, but not SQuAD",
-            "an object with a list 'data' of articles, which hold 'paragraphs' with 'context' and "
-            "'qas'",
-            "give such a file",
+            f"{path} is JSON, but not SQuAD. Give an object whose 'data' lists articles with "
+            "'paragraphs' of 'context' and 'qas'."
         )
     questions, marked = [], False
     for number, article in enumerate(articles):
@@ -92,8 +86,6 @@ def read_squad(file: str | Path, *, check_places: bool = True) -> Squad:
                 marked = marked or "is_impossible" in entry
                 named = f"question {identity} of {path}"
                 questions.append(_question(entry, identity, context, named, check_places))
-    if not questions:
-        raise InputError(f"{path} holds no questions", "one or more", "give another file")
     _check_ids(questions, str(path))
     declared = str(content.get("version", "")).lower().removeprefix("v")[:1]
     without = any(not question.answers for question in questions)
@@ -102,17 +94,14 @@ def read_squad(file: str | Path, *, check_places: bool = True) -> Squad:
 
 
 def questions_from_rows(rows: Iterable[Mapping[str, Any]]) -> list[Question]:
-    """Questions out of the rows of a `datasets` data set of the form of "squad" and "squad_v2".
+    """Questions from rows of a `datasets` data set in the form of "squad" and "squad_v2".
 
     Args:
-        rows: Each with `id`, `question`, `context` and `answers`, which holds the lists `text` and
+        rows: With `id`, `question`, `context` and `answers`, whose lists are `text` and
             `answer_start`.
 
-    Returns:
-        A question a row.
-
     Raises:
-        ValueError: A column is missing, an id is there twice, or an answer is not at its place.
+        ValueError: A column is missing, an id occurs twice, or an answer is not at its place.
     """
     questions = []
     for number, row in enumerate(rows):
@@ -123,9 +112,8 @@ def questions_from_rows(rows: Iterable[Mapping[str, Any]]) -> list[Question]:
         texts = _field(answers, "text", list, f"the answers of row {number}")
         if len(texts) != len(starts):
             raise InputError(
-                f"{len(texts)} texts and {len(starts)} places of answers in row {number}",
-                "as many of both",
-                "mend the row",
+                f"{len(texts)} texts and {len(starts)} places of answers in row {number}. Give as "
+                "many of both."
             )
         pairs = zip(texts, starts, strict=True)
         entry = {
@@ -144,20 +132,20 @@ def training_features(
     max_seq_len: int = MAX_SEQ_LEN,
     doc_stride: int | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """What `BertForQuestionAnswering` learns from: an example a window.
+    """Training examples for `BertForQuestionAnswering`, one per window.
 
-    The first answer of a question is learnt. A window that does not hold the whole of it, or
-    belongs to a question without answer, points to [CLS] (position 0), as in run_squad.py.
+    The first answer of a question is the label. A window without the whole answer, or of a question
+    without answer, points to [CLS] (position 0), as in run_squad.py.
 
     Args:
-        tokenizer: See `windows.cut_windows`, as for the other arguments.
+        tokenizer: See `windows.cut_windows`, also for the lengths.
         questions: From `read_squad` or `questions_from_rows`.
-        max_seq_len: Most tokens of a window.
+        max_seq_len: Maximum tokens of a window.
         doc_stride: Tokens that neighbouring windows share.
 
     Yields:
-        `input_ids` and `token_type_ids`, lists without padding, and the numbers `start_positions`
-        and `end_positions`; the windows of a question follow each other in order.
+        `input_ids` and `token_type_ids` without padding, `start_positions` and `end_positions`, in
+        the order of questions and windows.
 
     Raises:
         ValueError: See `windows.cut_windows`.
@@ -189,7 +177,7 @@ def _question(
     text = _field(entry, "question", str, where)
     for name, value in (("question", text), ("context", context)):
         if not value.strip():
-            raise InputError(f"the {name} of {where} is empty", "a text", "mend the entry")
+            raise InputError(f"the {name} of {where} is empty. Fill or remove it.")
     answers = []
     for given in _field(entry, "answers", list, where):
         start = _field(given, "answer_start", int, f"an answer to {where}") if check_places else 0
@@ -198,56 +186,42 @@ def _question(
             _check_place(answer, context, where)
         answers.append(answer)
     if entry.get("is_impossible") is True and answers:
-        raise InputError(
-            f"{where} is marked is_impossible and has answers", "one or the other", "mend it"
-        )
+        raise InputError(f"{where} is marked is_impossible and has answers. Remove one of the two.")
     return Question(identity, text, context, tuple(answers))
 
 
 def _check_place(answer: Answer, context: str, where: str) -> None:
     if not answer.text.strip():
-        raise InputError(f"an answer to {where} is empty", "a piece of its context", "mend it")
+        raise InputError(f"an answer to {where} is empty. Give a piece of its context.")
     there = context[answer.start : answer.end] if answer.start >= 0 else ""
     if there == answer.text:
         return
     places = [n for n in range(len(context)) if context.startswith(answer.text, n)]
     nearest = min(places, key=lambda place: abs(place - answer.start), default=None)
-    mend = "it is nowhere in the context" if nearest is None else f"it stands at {nearest}"
+    remedy = "It is nowhere in the context." if nearest is None else f"It begins at {nearest}."
     raise InputError(
         f"the answer {answer.text[:60]!r} to {where} is not at its answer_start {answer.start}, "
-        f"where the context has {there[:60]!r}",
-        f"the place of the answer, and {mend}",
-        "mend the entry",
+        f"where the context has {there[:60]!r}. {remedy}"
     )
 
 
 def _check_ids(questions: Sequence[Question], where: str) -> None:
-    seen: set[str] = set()
-    for question in questions:
-        if question.id in seen:
-            raise InputError(
-                f"the id {question.id!r} is there twice in {where}",
-                "one question an id",
-                "rename or remove one",
-            )
-        seen.add(question.id)
+    if not questions:
+        raise InputError(f"{where} holds no questions. Give another file.")
+    name, count = Counter(question.id for question in questions).most_common(1)[0]
+    if count > 1:
+        raise InputError(f"the id {name!r} is there twice in {where}. Rename or remove one.")
 
 
 def _field(record: Any, name: str, kind: type, where: str) -> Any:
     if not isinstance(record, Mapping):
         raise InputError(
-            f"{where} is a {type(record).__name__}",
-            f"an object with {name!r}",
-            "is this file in SQuAD's format?",
+            f"{where} is a {type(record).__name__}. Give an object with {name!r}, as SQuAD has it."
         )
     value = record.get(name)
     if not isinstance(value, kind) or isinstance(value, bool):
         problem = "is not there" if name not in record else f"is a {type(value).__name__}"
-        raise InputError(
-            f"{name!r} of {where} {problem}",
-            f"a {kind.__name__}",
-            "mend the entry, or give a file in SQuAD's format",
-        )
+        raise InputError(f"{name!r} of {where} {problem}. Give a {kind.__name__}, as SQuAD has it.")
     if isinstance(value, str):
         check_text(value, f"{name!r} of {where}")
     return value

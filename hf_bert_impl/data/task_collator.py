@@ -1,9 +1,9 @@
-"""A batch of tensors out of the features of single examples.
+"""Batches of tensors from the features of single examples.
 
 A feature is a dict. `input_ids` and `token_type_ids` are lists of numbers, or a list of such lists
-where an example is several sequences (the choices of a question). `token_labels` has a label a
-token; `labels`, `start_positions` and `end_positions` belong to the whole example. Anything else
-stays out of the batch.
+for an example of several sequences (the choices of a question). `token_labels` has one label per
+token. `labels`, `start_positions` and `end_positions` belong to the whole example. Other keys are
+dropped.
 
 Notation: B examples, C choices, S the longest sequence of a batch.
 """
@@ -20,45 +20,34 @@ from torch.nn.utils.rnn import pad_sequence
 from hf_bert_impl.model.losses import IGNORE_INDEX
 
 Feature = dict[str, Any]
-#: What belongs to an example as a whole.
+#: Keys of the whole example.
 WHOLE = ("labels", "start_positions", "end_positions")
 
 
 def ids_and_types(encoded: Any) -> tuple[list[Any], list[Any]]:
-    """Token ids and token types of tokenized texts; zeros if the tokenizer gives a model no types.
-
-    Args:
-        encoded: What a tokenizer's call returns for a list.
-    """
+    """Token ids and token types of a tokenizer's output for a list; zeros if it has no types."""
     ids = encoded["input_ids"]
     return ids, encoded.get("token_type_ids") or [[0] * len(row) for row in ids]
 
 
 def pad(rows: Sequence[Any], fill: int) -> Tensor:
-    """(B, S) of rows of whole numbers of any lengths, filled on the right."""
+    """(B, S) from rows of whole numbers, filled on the right."""
     tensors = [torch.as_tensor(row, dtype=torch.long) for row in rows]
     return pad_sequence(tensors, batch_first=True, padding_value=fill)
 
 
 class Collator:
-    """Makes a batch, padded to its longest sequence: the model does not compute on padding.
-
-    Args:
-        pad_id: The token id that fills.
-    """
+    """Makes a batch, padded to its longest sequence with the token `pad_id`."""
 
     def __init__(self, pad_id: int) -> None:
         self.pad_id = pad_id
 
     def __call__(self, features: Sequence[Feature]) -> dict[str, Tensor]:
-        """The batch.
-
-        Args:
-            features: B features of one kind.
+        """Makes a batch of features of one kind.
 
         Returns:
-            `input_ids`, `attention_mask` and `token_type_ids` (B, S), or (B, C, S) of choices;
-            `labels` (B, S) of tokens, or whatever shape the examples' own have.
+            `input_ids`, `attention_mask` and `token_type_ids` (B, S), or (B, C, S) for choices;
+            `labels` (B, S) of tokens, or in the shape of the examples' own.
         """
         ids = [feature["input_ids"] for feature in features]
         types = [feature["token_type_ids"] for feature in features]
@@ -83,6 +72,6 @@ class Collator:
 
 
 def token_count(feature: Feature) -> int:
-    """The tokens of an example, those of all its sequences together."""
+    """The tokens of all sequences of an example."""
     ids = feature["input_ids"]
     return sum(map(len, ids)) if isinstance(ids[0], list) else len(ids)

@@ -1,4 +1,4 @@
-"""Rows of labelled data out of files, folders of texts, or a `datasets` id."""
+"""Rows of labelled data from files, folders of texts, or a `datasets` id."""
 
 from __future__ import annotations
 
@@ -19,39 +19,34 @@ from hf_bert_impl.files.text import read_text
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """The wanted columns of one record."""
+    """The chosen columns of one record, and its place for messages: "line 7 of train.tsv"."""
 
     values: tuple[Any, ...]
-    """In the order in which the columns were asked for."""
     place: str
-    """Where it stands, for messages: "line 7 of train.tsv"."""
 
 
 def read_rows(file: str | Path, columns: Sequence[str] | None) -> list[Row]:
-    """Reads columns of a file, as `RecordInput` does; its ending says of what form it is.
+    """Reads columns of a file as `RecordInput` does; the ending says its form.
 
-    A sentence of CoNLL is one row, whose columns are lists with an entry a word. A folder that
-    `datasets` did not write has a subfolder for each class with a .txt file for each text; its
-    columns are `text` and `label`, the subfolder.
+    A sentence of CoNLL is one row whose columns are lists with one entry per word. A folder that
+    `datasets` did not write has one subfolder per class with one .txt file per text; its columns
+    are `text` and `label`.
 
     Args:
-        file: The file, in UTF-8, or the folder.
-        columns: Names of columns or fields; or numbers from 0 where the first line has no such
-            names and is a row. In CoNLL negative ones count from the end. None takes the lines of
-            plain text that are not blank.
-
-    Returns:
-        A row a record, in order.
+        file: The UTF-8 file, or the folder.
+        columns: Names of columns or fields, or numbers from 0 for a table without a header. In
+            CoNLL, negative numbers count from the end. None reads the lines of plain text that are
+            not blank.
 
     Raises:
-        ValueError: There is no such file or column, it is empty, or a row cannot be read.
+        ValueError: The file or a column is missing, the file is empty, or a row cannot be read.
     """
     path = Path(file).expanduser()
     if path.is_dir() and not is_dataset(path):
         return _folder_rows(path, columns or ["text"])
     notes: list[str] = []
-    wanted = None if columns is None else tuple(columns)
-    with RecordInput(str(path), wanted, mend=True, say=notes.append) as source:
+    chosen = None if columns is None else tuple(columns)
+    with RecordInput(str(path), chosen, mend=True, say=notes.append) as source:
         rows = []
         for place, values, _ in source.sound():
             given = values if isinstance(values, list) else [values]
@@ -60,33 +55,28 @@ def read_rows(file: str | Path, columns: Sequence[str] | None) -> list[Row]:
             if columns is not None or given[0].strip():
                 rows.append(Row(tuple(given), place))
     if not rows:
-        raise InputError(f"{path} is empty", "a record a line", "give a file with data")
-    if notes and not (len(wanted or ()) > 1 and _is_labelled(rows)):
+        raise InputError(f"{path} is empty. Give a file with one record per line.")
+    if notes and not (len(chosen or ()) > 1 and _is_labelled(rows)):
         say(*notes)
     return rows
 
 
 def _is_labelled(rows: Sequence[Row]) -> bool:
-    """Whether the first label is a number or that of other rows too, and so no column's name."""
+    """Whether the first label is a number or occurs again, so that it is not a column's name."""
     first, *others = (row.values[-1] for row in rows)
     return first.strip().lstrip("+-").replace(".", "", 1).isdecimal() or first in others
 
 
 def read_dataset(name: str, split: str, columns: Sequence[str]) -> list[Row]:
-    """Reads a split of a data set by the `datasets` library.
-
-    Class numbers become the names that the data set gives them.
+    """Reads a split by the `datasets` library; class numbers become their names.
 
     Args:
         name: A hub id or a folder, with `:CONFIGURATION` after it where there are several.
-        split: The split, such as "train" or "train[:1000]".
+        split: Such as "train" or "train[:1000]".
         columns: Names of columns.
 
-    Returns:
-        A row a record.
-
     Raises:
-        ValueError: There is no such data set, split or column; or `datasets` is missing.
+        ValueError: The data set, split or a column is missing, or `datasets` is not installed.
     """
     datasets = require("datasets", "train", "reading a data set by its id")
     path, _, configuration = name.partition(":")
@@ -95,14 +85,11 @@ def read_dataset(name: str, split: str, columns: Sequence[str]) -> list[Row]:
     except (ValueError, OSError, datasets.exceptions.DatasetsError) as error:
         reason = one_line(error)[:300]
         raise InputError(
-            f"split {split!r} of the data set {name!r} could not be read ({reason})",
-            "a hub id or a folder, ID:CONFIGURATION where there are several",
-            "check name and network",
+            f"split {split!r} of the data set {name!r} could not be read ({reason}). Check the "
+            "name (ID or ID:CONFIGURATION) and the network."
         ) from error
     if not len(table):
-        raise InputError(
-            f"split {split!r} of the data set {name!r} is empty", "records", "name another split"
-        )
+        raise InputError(f"split {split!r} of the data set {name!r} is empty. Name another split.")
     choice = Choice(tuple(columns))
     records = records_of(table, f"the data set {name} {split}", choice)
     return [Row(tuple(values), place) for place, values in records]
@@ -119,9 +106,8 @@ def _folder_rows(folder: Path, columns: Sequence[str]) -> list[Row]:
     if not files:
         lacks = "subfolders with texts in them" if "label" in columns else "texts in it"
         raise InputError(
-            f"{folder} is a folder without {lacks}",
-            "a file of labelled data, or a folder with a subfolder for each class (pos/1.txt)",
-            "name one of these",
+            f"{folder} is a folder without {lacks}. Give a file of labelled data, or a folder with "
+            "one subfolder per class (pos/1.txt)."
         )
     rows = []
     for file, name in files:

@@ -1,4 +1,4 @@
-"""Rows and texts out of a file, a folder of `datasets` or standard input, one at a time."""
+"""Rows and texts of a file, a `datasets` folder or standard input, one at a time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hf_bert_impl.extras import require
 from hf_bert_impl.files.json_files import check_text, parse_json
 from hf_bert_impl.files.text import check_text_file, decode
 
-#: How a file is read, by its ending in any case. Other files are plain lines.
+#: How a file is read, by its ending in any case. All others are plain lines.
 FORMS = {
     ".txt": "lines",
     ".tsv": "tsv",
@@ -46,7 +46,7 @@ FORMS = {
     ".iob": "conll",
     ".iob2": "conll",
 }
-#: Endings of compressed files, which may follow, and how such a stream is opened.
+#: Further endings of compressed files, and how each stream is opened.
 PACKED: dict[str, Callable[[Any], Any]] = {
     ".gz": gzip.open,
     ".bz2": bz2.open,
@@ -55,7 +55,7 @@ PACKED: dict[str, Callable[[Any], Any]] = {
         raw, "zstd"
     ),
 }
-#: Endings of files that are known to be no text.
+#: Endings of binary files.
 _BINARY = (
     *(".xlsx", ".xls", ".ods", ".docx", ".doc", ".odt", ".pdf", ".zip", ".tar", ".tgz", ".7z"),
     *(".arrow", ".feather", ".orc", ".npy", ".npz", ".pt", ".bin", ".safetensors", ".pkl", ".db"),
@@ -63,24 +63,24 @@ _BINARY = (
 
 _BEGINS_JSON = re.compile(rb'\{\s*["}]|\[\s*(\{|$)')
 
-#: The place of a record; its text, a list of values where several columns are asked for, or the
-#: error that it has; and its id (None where no column of ids is asked for).
+#: Place, value and id of a record. The value is a text, a list for several columns, or the record's
+#: error. Without an id column, the id is None.
 Record = tuple[str, Any, Any]
 #: The columns to read: one, several, or None for the only column.
 Wanted = str | None | tuple[str, ...]
 
 
 def endings(path: Path) -> tuple[str, str]:
-    """The ending of a file's name, as in ".csv", and that of its compression, as in ".gz"."""
+    """The lower-case ending of a file's name, as in ".csv", and its compression, as in ".gz"."""
     packing = path.suffix.lower() if path.suffix.lower() in PACKED else ""
     return (path.with_suffix("") if packing else path).suffix.lower(), packing
 
 
 def form_of(file: str | Path) -> str:
-    """How a file or folder is read: one of `FORMS`, or "folder".
+    """How a file or folder is read: one of `FORMS`' values, or "folder".
 
     Raises:
-        InputError: Its ending is that of another kind of file.
+        InputError: Its ending is that of a binary file.
     """
     path = Path(file).expanduser()
     if path.is_dir():
@@ -88,46 +88,46 @@ def form_of(file: str | Path) -> str:
     ending, _ = endings(path)
     if ending in _BINARY:
         raise InputError(
-            f"{file} ends in {ending}",
-            f"one of {', '.join(FORMS)}, which say how it is read ({', '.join(PACKED)} may follow)",
-            "save it in one of these forms, such as .csv",
+            f"{file} ends in {ending}. Supported: {', '.join(FORMS)}, also followed by "
+            f"{', '.join(PACKED)}. Save it as .csv."
         )
     return FORMS.get(ending, "lines")
 
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """Where in a file reading begins: what lies before, a header included."""
+    """Where reading begins: rows, lines and bytes before it, header included.
+
+    `bytes` is 0 where the file has no lines, or is compressed and cannot be sought.
+    """
 
     rows: int = 0
     lines: int = 0
-    """0 where the file has no lines, or cannot be sought because it is packed."""
     bytes: int = 0
 
 
 class RecordInput:
-    """The records of a file, a folder of `datasets` or standard input, one at a time.
+    """The records of a file, a `datasets` folder or standard input, one at a time.
 
-    The ending says how a file is read (`FORMS`); .gz, .bz2, .xz or .zst may follow. JSON is an
-    object a line, or one list of objects. A folder is one that `datasets` wrote.
+    The ending says how a file is read (`FORMS`); .gz, .bz2, .xz or .zst may follow. JSON is one
+    object per line, or one list of objects. A folder is one that `datasets` wrote.
 
-    A line of plain text is a text even if it is empty, so that row n is that of line n; lines end
-    at a line feed and nowhere else. Where a column is named, the lines of plain text and of
-    standard input have fields: they are JSON if the first begins an object or a list of objects,
-    and TSV otherwise. Empty lines of JSON, CSV and TSV are passed over.
+    Only a line feed ends a line. A line of plain text is a text even if it is empty, so row n is
+    line n. With a column, plain text and standard input have fields: JSON if the first line begins
+    an object or a list of objects, otherwise TSV. Empty lines of JSON, CSV and TSV are skipped.
 
     Args:
         file: A path, or `-` for standard input.
-        column: The column of a table or the field of JSON; or several. None reads the only column,
-            or `text` in JSON. In CSV, TSV and CoNLL it may be a number from 0.
-        id_column: The field or column of ids, which are texts or whole numbers.
-        start: What `position` was when this file was read before.
-        mend: Pass over a few bytes of CSV and TSV that are not UTF-8 (`mended_lines`).
-        optional: An absent column gives None, and is no error.
-        say: Gets a note where the first line of a table could be read in another way.
+        column: One or several columns or JSON fields. None reads the only column, or `text` in
+            JSON. In CSV, TSV and CoNLL, numbers from 0 work too.
+        id_column: The column of ids, which are texts or whole numbers.
+        start: The `position` of an earlier reading.
+        mend: Replace a few bytes of CSV and TSV that are not UTF-8 (`mended_lines`).
+        optional: An absent column gives None.
+        say: Called with a note where the first line of a table is ambiguous.
 
     Raises:
-        ValueError: There is no such file, or it is of another form.
+        ValueError: The file is missing or has another form.
     """
 
     def __init__(
@@ -148,9 +148,9 @@ class RecordInput:
         self._opened = contextlib.ExitStack()
         columns = (column,) if isinstance(column, str) else column
         try:
-            found = self._open(file, Choice(columns, id_column, optional))
-            #: A record is an error where that record alone cannot be read.
-            self.records: Iterator[Record] = map(self._record, found)
+            rows = self._open(file, Choice(columns, id_column, optional))
+            #: Includes records that hold their error.
+            self.records: Iterator[Record] = map(self._record, rows)
         except BaseException:
             self._opened.close()
             raise
@@ -162,33 +162,31 @@ class RecordInput:
         self.close()
 
     def close(self) -> None:
-        """Closes the file."""
         self._opened.close()
 
     @property
     def position(self) -> Start:
-        """What lies before the next record."""
+        """The start of the next record."""
         if self._can_seek:
             return Start(self._rows, self._lines.lines, self._lines.bytes)
         return Start(self._rows)
 
     def sound(self) -> Iterator[Record]:
-        """The records; one that cannot be read raises its error."""
+        """The records; raises the error of the first bad one."""
         for record in self.records:
             if isinstance(record[1], ValueError):
                 raise record[1]
             yield record
 
-    def _record(self, found: Values) -> Record:
+    def _record(self, row: Values) -> Record:
         self._rows += 1
-        place, values = found
+        place, values = row
         if isinstance(values, ValueError):
             return place, values, None
         identifier = values.pop() if self._has_ids else None
         return place, values[0] if self._is_single else values, identifier
 
     def _open(self, file: str, choice: Choice) -> Iterator[Values]:
-        """Opens the file, and reads it as its ending says."""
         path, start = Path(file).expanduser(), self._start
         self.form = form_of(path) if file != "-" else "lines"
         self._can_seek = False
@@ -204,7 +202,7 @@ class RecordInput:
         return itertools.islice(self._parsed(choice), 0 if start.bytes else start.rows, None)
 
     def _parsed(self, choice: Choice) -> Iterator[Values]:
-        """The records of a file that has lines."""
+        """The records of a file with lines."""
         lines, name = self._lines, self.name
         first = lines.peek() if self.form == "json" or choice.names else b""
         if self.form == "lines" and choice.columns is not None:
@@ -219,12 +217,13 @@ class RecordInput:
         if self.form == "lines":
             if choice.id_column is not None:
                 raise InputError(
-                    f"{name} is read as plain lines, and `id_column` is given",
-                    "a file whose lines have fields (.csv, .tsv, .jsonl, .parquet)",
-                    "leave it out, or name the field of the texts with `column`",
+                    f"{name} is read as plain lines, and `id_column` is given. Name the field of "
+                    "the texts with `column`, or leave it out."
                 )
-            texts = lines.texts(name)
-            return ((at, it if isinstance(it, ValueError) else [it]) for at, it in texts)
+            return (
+                (place, text if isinstance(text, ValueError) else [text])
+                for place, text in lines.texts(name)
+            )
         if self._mend:
             lines.mend(name)
         return table_records(lines, name, self.form == "tsv", choice, self._say)
@@ -241,18 +240,18 @@ class RecordInput:
 
 
 def _list_items(content: bytes, name: str) -> Iterator[tuple[str, Any]]:
-    """The place and the value of each item of a list of JSON."""
-    expected = "one object a line, or one list of objects"
+    """The place and value of each item of a JSON list."""
+    expected = "one object per line, or one list of objects"
     for index, item in enumerate(parse_json(decode(content, name), name, expected, list)):
         yield f"record {index} of {name}", item
 
 
-def _parse(found: Iterable[tuple[str, Any]], choice: Choice) -> Iterator[Values]:
-    """Values of the chosen fields of lines of JSON, or of objects."""
+def _parse(records: Iterable[tuple[str, Any]], choice: Choice) -> Iterator[Values]:
+    """The chosen fields of JSON lines or objects."""
     columns = choice.columns or ("text",)
     names = [*columns, *([] if choice.id_column is None else [choice.id_column])]
     expected = f"an object with {', '.join(map(repr, names))}"
-    for place, record in found:
+    for place, record in records:
         values: list[Any] | ValueError
         try:
             if isinstance(record, ValueError):
@@ -263,29 +262,28 @@ def _parse(found: Iterable[tuple[str, Any]], choice: Choice) -> Iterator[Values]
                 record = parse_json(record, place, expected, object)
             if not isinstance(record, dict):
                 shown = "null" if record is None else f"a {type(record).__name__}"
-                raise InputError(f"{place} holds {shown}", expected, "mend it")
-            if absent := [it for it in names if it not in record and not choice.optional]:
-                remedy = "name another with `column`, or mend the row"
-                raise no_column(place, absent[0], list(record), remedy)
-            values = [record.get(it) for it in names]
+                raise InputError(f"{place} holds {shown}. Give {expected}.")
+            if absent := [name for name in names if name not in record and not choice.optional]:
+                raise no_column(place, absent[0], list(record))
+            values = [record.get(name) for name in names]
         except ValueError as error:
             values = error
         yield place, values
 
 
 def check_record_text(place: str, text: Any) -> None:
-    """Raises InputError if the value at a place is no text, or has half a surrogate pair."""
+    """Raises InputError if a value is not a text, or has half a surrogate pair."""
     if not isinstance(text, str):
         if isinstance(text, bytes):
-            raise InputError(f"{place} has bytes for a text ({text!r:.60})", "UTF-8", "mend it")
+            raise InputError(f"{place} has bytes for a text ({text!r:.60}). Save it as UTF-8.")
         shown = "nothing (null)" if text is None else f"a {type(text).__name__}"
-        raise InputError(f"{place} has {shown} for a text", "a text", "mend it")
+        raise InputError(f"{place} has {shown} for a text. Fix the row.")
     if not text.isascii():
         check_text(text, f"the text in {place}")
 
 
 class _Unpacked(io.RawIOBase):
-    """A compressed stream whose damage is one clear line."""
+    """A compressed stream that reports damage as `InputError`."""
 
     def __init__(self, stream: IO[bytes], name: str) -> None:
         self._stream, self._name = stream, name
@@ -298,9 +296,8 @@ class _Unpacked(io.RawIOBase):
             data = self._stream.read(len(buffer))
         except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
             raise InputError(
-                f"{self._name} cannot be unpacked ({one_line(error)[:200]})",
-                "a whole file of the form that its ending names",
-                "copy it again, or rename it",
+                f"{self._name} cannot be unpacked ({one_line(error)[:200]}). Copy it again, or "
+                "rename it."
             ) from error
         buffer[: len(data)] = data
         return len(data)

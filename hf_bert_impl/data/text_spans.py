@@ -1,10 +1,9 @@
-"""Spans of text for training on masks alone, and packs of them that fill a whole sequence.
+"""Spans of text for masked-LM training, and packs of them that fill a whole sequence.
 
-A span is neighbouring sentences of one document, up to the full length. Documents end where they
-end, so many spans are short: a pack is several spans, one behind the other, that fill a sequence
-together. Each keeps its own positions, and the model's attention stays within each (Krell et al.
-2021, "Efficient sequence packing without cross-contamination"), so that a step has the same work
-whatever the documents are like.
+A span is neighbouring sentences of one document, up to the full length. The last span of a document
+is often short, so a pack joins several spans into one sequence. Each span keeps its own positions,
+and attention stays within it (Krell et al. 2021, "Efficient sequence packing without
+cross-contamination"). A step then has the same work whatever the documents are like.
 """
 
 import bisect
@@ -28,23 +27,22 @@ def make_spans(
     """Cuts a document into spans of whole sentences; only a sentence that is too long is cut.
 
     Args:
-        document: What to cut.
-        rng: Decides the target length.
-        max_length: Most tokens of a span with its two special tokens.
-        short_seq_prob: How probable it is that the document's target length is drawn at random.
+        document: To cut.
+        rng: Draws the target length.
+        max_length: Maximum tokens of a span with its two special tokens.
+        short_seq_prob: The probability that the document's target length is drawn at random.
 
     Yields:
         Spans without special tokens; together they are the document.
 
     Raises:
-        ValueError: There is no room for a token.
+        ValueError: `max_length` is too small.
     """
     room = max_length - SPAN_SPECIAL_TOKENS
     if room < 1:
         raise InputError(
-            f"max_length={max_length} leaves no room beside 2 special tokens",
-            f"at least {SPAN_SPECIAL_TOKENS + 1}",
-            "raise it",
+            f"max_length={max_length} is too short for 2 special tokens and text. "
+            f"Use at least {SPAN_SPECIAL_TOKENS + 1}."
         )
     target = rng.randint(1, room) if rng.random() < short_seq_prob else room
     span: list[int] = []
@@ -64,14 +62,14 @@ def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     """Fills sequences with spans: best fit, the longest first.
 
     Args:
-        lengths: Tokens of each span, special tokens included; none has more than a sequence.
+        lengths: Tokens of each span with special tokens, at most `capacity`.
         capacity: Tokens of a sequence.
 
     Returns:
-        Packs, each the numbers of its spans; every span is in one of them.
+        Packs, each the numbers of its spans; every span is in exactly one.
     """
     packs: list[list[int]] = []
-    # Open packs by the room that is left, fullest first.
+    # Free tokens and number of each open pack, fullest first.
     open_packs: list[tuple[int, int]] = []
     for number in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
         length = lengths[number]

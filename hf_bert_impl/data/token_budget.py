@@ -1,4 +1,4 @@
-"""Batches of as many items as a budget of tokens holds."""
+"""Batches within a budget of tokens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 Item = TypeVar("Item")
-#: Tokens per batch where the caller names no number.
+#: The default number of tokens per batch.
 TOKEN_BUDGET = 4096
 
 
@@ -17,16 +17,14 @@ def cut_batches(
     token_budget: int | None = None,
     batch_size: int | None = None,
 ) -> Iterator[list[Item]]:
-    """Cuts items into batches, in order.
+    """Cuts items into batches, in order; none is empty.
 
     Args:
         items: Any number.
         length: The tokens of an item.
-        token_budget: Most tokens a batch; a longer item is a batch of its own. None for no limit.
-        batch_size: Most items a batch; None for no limit.
-
-    Yields:
-        One item or more.
+        token_budget: Maximum number of tokens per batch; a longer item is a batch alone. None for
+            no limit.
+        batch_size: Maximum number of items per batch; None for no limit.
     """
     batch: list[Item] = []
     tokens = 0

@@ -26,27 +26,26 @@ class TokenizedDocument:
 
     @classmethod
     def from_sentences(cls, sentences: Iterable[Sequence[int]]) -> "TokenizedDocument":
-        """Makes one of the token ids of each sentence; empty sentences are left out."""
-        kept = [np.asarray(sentence, dtype=np.int32) for sentence in sentences if len(sentence)]
-        ids = np.concatenate(kept) if kept else np.zeros(0, dtype=np.int32)
-        return cls(ids, np.array([len(sentence) for sentence in kept], dtype=np.int32))
+        """Makes one from the token ids of each sentence; empty sentences are dropped."""
+        rows = [np.asarray(sentence, dtype=np.int32) for sentence in sentences if len(sentence)]
+        ids = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32)
+        return cls(ids, np.array([len(row) for row in rows], dtype=np.int32))
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def tokens(self, start: int, end: int) -> list[int]:
-        """The token ids of the sentences from `start` up to, not including, `end`."""
-        ids: list[int] = self.ids[self._borders[start] : self._borders[end]].tolist()
-        return ids
+        """The token ids of the sentences from `start` up to `end`, without `end`."""
+        return self.ids[self._borders[start] : self._borders[end]].tolist()
 
     def reach(self, start: int, target: int) -> int:
-        """The end of the fewest sentences from `start` on with `target` tokens, or of them all."""
+        """The end of the fewest sentences from `start` on with `target` tokens, or of all."""
         end = int(np.searchsorted(self._borders, self._borders[start] + target))
         return min(max(end, start + 1), len(self))
 
 
 def tokenizer_state(tokenizer: Any) -> str:
-    """All that decides the ids of a tokenizer, to see whether it has changed."""
+    """Everything that decides a tokenizer's ids, to detect changes."""
     if tokenizer.is_fast:
         return str(tokenizer.backend_tokenizer.to_str())
     settings = {name: str(value) for name, value in tokenizer.init_kwargs.items()}
@@ -57,14 +56,9 @@ def tokenizer_state(tokenizer: Any) -> str:
 
 
 def tokenize(documents: Sequence[Document], tokenizer: Any) -> list[TokenizedDocument]:
-    """Cuts sentences into token ids.
+    """Cuts the sentences of documents into token ids.
 
-    Args:
-        documents: Their sentences.
-        tokenizer: A WordPiece tokenizer.
-
-    Returns:
-        As many documents; empty ones where the tokenizer knows nothing of the text.
+    A document is empty where the tokenizer has no token for its text.
     """
     encoded = tokenizer(
         [sentence for document in documents for sentence in document],

@@ -1,8 +1,7 @@
-"""A WordPiece vocabulary learnt from text, by the trainer of the `tokenizers` library.
+"""WordPiece vocabularies learnt from text, by the trainer of the `tokenizers` library.
 
-The trainer numbers the pieces of the alphabet as it meets them, in an order that differs from run
-to run, and breaks ties between merges by these numbers. So the alphabet is sorted first and handed
-over in that order: the same text makes the same vocabulary.
+The trainer numbers the alphabet in an order that differs between runs, and breaks ties between
+merges by these numbers. So it gets a sorted alphabet: the same text makes the same vocabulary.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 
 from tokenizers.trainers import WordPieceTrainer
 
-from hf_bert_impl.data.documents import check_files, read_texts, without_breaks
+from hf_bert_impl.data.documents import check_files, clean_texts
 from hf_bert_impl.data.token_budget import cut_batches
 from hf_bert_impl.data.vocabulary_options import WordPieceOptions
 from hf_bert_impl.errors import InputError
@@ -24,7 +23,7 @@ from hf_bert_impl.model.tokenization_bert import BertTokenizer
 
 #: In BERT's order: their ids are 0 to 4.
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-#: The report reads this many lines, spread evenly over the text.
+#: Lines that the report reads, spread evenly over the text.
 REPORT_LINES = 100_000
 REPORT_BATCH = 1000
 
@@ -37,11 +36,11 @@ class VocabularyReport:
     alphabet: int
     """Characters that have a token."""
     character_coverage: float
-    """The share of the text's characters, white space left out, that are in the alphabet."""
+    """The share of the text's characters in the alphabet, without white space."""
     words: int
-    """Words of the lines that were looked at."""
+    """Words of the lines that the report read."""
     pieces_per_word: float
-    """Tokens a word, [UNK] counted as one."""
+    """Tokens per word, [UNK] counted as one."""
     unknown_rate: float
     """The share of tokens that are [UNK]."""
 
@@ -53,58 +52,45 @@ def train_tokenizer(
 
     Args:
         files: UTF-8 text, tables or folders, as `documents.read_texts` reads them.
-        **options: The fields of `WordPieceOptions`. Words with a character that has no token
-            become [UNK].
+        **options: The fields of `WordPieceOptions`. Words with a character without a token become
+            [UNK].
 
     Returns:
         The tokenizer, and how well it fits the text.
 
     Raises:
-        ValueError: A file cannot be read or there is no text; an argument is out of range; the
-            alphabet alone does not fit.
-        FileNotFoundError: There is no such file.
+        ValueError: A file is missing, unreadable or empty, an option is out of range, or the
+            alphabet does not fit.
     """
     chosen = WordPieceOptions(**options)
     column, lowercase, vocab_size = chosen.column, chosen.lowercase, chosen.vocab_size
     check_files(files, column)
     tokenizer = BertTokenizer(do_lower_case=lowercase)
-    characters, lines = _count_characters(_lines(files, column), tokenizer)
+    characters, lines = _count_characters(clean_texts(files, column), tokenizer)
     if not characters:
-        raise InputError(f"{files[0]} holds nothing but white space", "text", "fill it")
+        raise InputError(f"{files[0]} is only white space. Give a file with text.")
     alphabet = _most_frequent(characters, chosen.character_coverage)
-    first = _train(_lines(files, column), lowercase, SPECIAL_TOKENS, alphabet, vocab_size=0)
+    first = _train(clean_texts(files, column), lowercase, SPECIAL_TOKENS, alphabet, vocab_size=0)
     pieces = sorted(
         set(first) - set(SPECIAL_TOKENS), key=lambda piece: (piece.startswith("##"), piece)
     )
     least = len(SPECIAL_TOKENS) + len(pieces)
     if least > vocab_size:
         raise InputError(
-            f"a vocabulary of {vocab_size} tokens has no room for the {len(alphabet)} characters "
-            "of the text",
-            f"at least {least}, with special tokens and continuations",
-            "raise the vocabulary size, or lower the character coverage",
+            f"a vocabulary of {vocab_size} tokens is too small for the {len(alphabet)} characters "
+            f"of the text. Use `vocab_size={least}` or more, or lower `character_coverage`."
         )
-    vocab = _train(
-        _lines(files, column),
-        lowercase,
-        [*SPECIAL_TOKENS, *pieces],
-        alphabet,
-        vocab_size,
-        chosen.min_frequency,
-    )
+    known = [*SPECIAL_TOKENS, *pieces]
+    texts, minimum = clean_texts(files, column), chosen.min_frequency
+    vocab = _train(texts, lowercase, known, alphabet, vocab_size, minimum)
     trained = BertTokenizer(vocab, do_lower_case=lowercase)
     covered = sum(characters[char] for char in alphabet) / characters.total()
-    looked_at = islice(_lines(files, column), 0, None, lines // REPORT_LINES + 1)
-    return trained, _report(looked_at, trained, len(alphabet), covered)
-
-
-def _lines(files: Iterable[str | Path], column: str | None) -> Iterator[str]:
-    for file in files:
-        yield from map(without_breaks, read_texts(file, column))
+    sample = islice(clean_texts(files, column), 0, None, lines // REPORT_LINES + 1)
+    return trained, _report(sample, trained, len(alphabet), covered)
 
 
 def _count_characters(texts: Iterable[str], tokenizer: BertTokenizer) -> tuple[Counter[str], int]:
-    """How often each character stands in the normalized text, and the number of lines."""
+    """Counts of each character of the normalized text, and the number of lines."""
     normalize = tokenizer.backend_tokenizer.normalizer.normalize_str
     characters: Counter[str] = Counter()
     lines = 0
@@ -118,14 +104,14 @@ def _count_characters(texts: Iterable[str], tokenizer: BertTokenizer) -> tuple[C
 
 def _most_frequent(characters: Counter[str], coverage: float) -> list[str]:
     """The fewest characters that make up the share, in the order of their code points."""
-    wanted = coverage * characters.total()
-    kept, count = [], 0
+    target = coverage * characters.total()
+    alphabet, count = [], 0
     for char in sorted(characters, key=lambda char: (-characters[char], char)):
-        if count >= wanted:
+        if count >= target:
             break
-        kept.append(char)
+        alphabet.append(char)
         count += characters[char]
-    return sorted(kept)
+    return sorted(alphabet)
 
 
 def _train(
@@ -141,15 +127,13 @@ def _train(
         vocab_size=vocab_size,
         min_frequency=min_frequency,
         special_tokens=list(known),
-        # These and no others.
         initial_alphabet=alphabet,
         limit_alphabet=len(alphabet),
         show_progress=False,
     )
     backend = BertTokenizer(do_lower_case=lowercase).backend_tokenizer
     backend.train_from_iterator(texts, trainer=trainer)
-    vocab: dict[str, int] = backend.get_vocab()
-    return vocab
+    return backend.get_vocab()
 
 
 def _report(

@@ -1,4 +1,4 @@
-"""Vectors as they are stored, and tables of them as Parquet."""
+"""Vectors in their stored precision, and tables of them as Parquet."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hf_bert_impl.extras import require
 if TYPE_CHECKING:
     import numpy as np
 
-#: Rows of a row group; files of the same vectors have the same bytes.
+#: Rows per row group, always the same so that the same vectors give the same bytes.
 GROUP_ROWS = 4096
-#: Columns whose values occur often.
+#: Columns of repeated values.
 DICTIONARIES = ["file", "label"]
 PURPOSE = "writing Parquet"
-#: What numbers are stored as. int8 has a scale for each row, the largest magnitude / 127.
+#: Stored types by precision. int8 has one scale per row, the largest magnitude / 127.
 PRECISIONS = {"float32": "<f4", "float16": "<f2", "int8": "|i1"}
 
 
@@ -31,7 +31,7 @@ def as_stored(
         precision: One of `PRECISIONS`.
 
     Returns:
-        (n, D) in that precision, and for int8 the scales (n,) float32 by which it is multiplied.
+        (n, D) in that precision, and for int8 the scales (n,) float32 to multiply with.
 
     Raises:
         InputError: A number is too large for the precision.
@@ -47,9 +47,8 @@ def as_stored(
     wrong = np.flatnonzero(~(largest <= limit) | ~np.isfinite(largest))
     if len(wrong):
         raise InputError(
-            f"a number of the vector is {largest[wrong[0], 0]:g}",
-            f"numbers that {precision} can hold",
-            "use `precision='float32'`",
+            f"a number of the vector is {largest[wrong[0], 0]:g}, which {precision} cannot hold. "
+            "Use `precision='float32'`."
         )
     if precision == "float16":
         return vectors.astype(kind), None
@@ -59,12 +58,7 @@ def as_stored(
 
 
 def write_columns(file: Path, columns: dict[str, Any]) -> None:
-    """Writes a small table as Parquet.
-
-    Args:
-        file: The file.
-        columns: By name: lists or arrays; one of two dimensions becomes lists of a fixed size.
-    """
+    """Writes lists or arrays by name as a small Parquet table; see `arrow_table`."""
     parquet = require("pyarrow.parquet", "ray", PURPOSE)
     options = {"row_group_size": GROUP_ROWS, "use_dictionary": DICTIONARIES}
     with file.open("wb") as stream:  # pyarrow takes no name that is not UTF-8
@@ -72,11 +66,9 @@ def write_columns(file: Path, columns: dict[str, Any]) -> None:
 
 
 def arrow_table(columns: dict[str, Any]) -> Any:
-    """A table of pyarrow.
+    """A pyarrow table of lists, pyarrow columns or arrays by name.
 
-    Args:
-        columns: By name: lists, columns of pyarrow or arrays; an array of two dimensions becomes
-            lists of a fixed size.
+    An array of two dimensions becomes lists of a fixed size.
     """
     import numpy as np
 
@@ -90,17 +82,17 @@ def arrow_table(columns: dict[str, Any]) -> Any:
         elif hasattr(values, "to_pylist"):
             arrays[name] = values
         else:
-            # Without a value arrow would not know that the others of the column are texts.
+            # An empty column has no value that tells arrow its type; it holds texts.
             has_kind = len(values) or getattr(values, "dtype", np.dtype(object)).kind != "O"
             arrays[name] = arrow.array(values, None if has_kind else arrow.string())
     return arrow.table(arrays)
 
 
 def join_files(files: Sequence[Path], output: Path) -> None:
-    """Writes the rows of several files below each other; one file at a time is in memory.
+    """Writes the rows of several files into one, with one file at a time in memory.
 
     Args:
-        files: Of the same columns, all .npy or all Parquet.
+        files: With the same columns, all .npy or all Parquet.
         output: A .npy or .parquet accordingly.
     """
     if output.suffix == ".npy":

@@ -1,4 +1,4 @@
-"""What a new vocabulary can be asked for; `hf-bert tokenizer` has the fields as its options."""
+"""Options of new vocabularies; `hf-bert tokenizer` offers the fields."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 
 from hf_bert_impl.data.option_ranges import POSITIVE_SHARE, STEPS, Range, check_ranges
 
-#: The trainer takes memory for as many tokens as it is asked for, before it reads.
+#: The trainer allocates memory for this many tokens before it reads.
 MOST_TOKENS = 10_000_000
 
 
@@ -19,7 +19,7 @@ class WordPieceOptions:
     lowercase: bool = True
     """Lower-case the text and remove accents, in training and in use."""
     min_frequency: int = 2
-    """How often two pieces must occur together to be merged."""
+    """How many times two pieces must occur together to be merged."""
     character_coverage: float = 0.9999
     """The share of the text's characters that get a token, the most frequent first, up to 1."""
     column: str | None = None
@@ -37,7 +37,7 @@ class WordOptions:
     vocab_size: int | None = dataclasses.field(default=None, metadata={"min": 6})
     """Maximum number of tokens, special ones included; None for all words."""
     min_frequency: int = 1
-    """How often a word must occur."""
+    """How many times a word must occur."""
     column: str | None = None
     """The column or field of the texts; None for text in JSON lines, a table's only one."""
 

@@ -1,4 +1,4 @@
-"""A question and its context as the model reads them: windows that overlap where a context is long.
+"""Questions with their contexts as model inputs; a long context gives overlapping windows.
 
 Notation: N tokens of a context, Q tokens of a question, W tokens of a window.
 """
@@ -26,45 +26,42 @@ Integers = NDArray[np.int64]
 
 
 class QuestionCut(UserWarning):
-    """A question was longer than its share of a window."""
+    """A question exceeded `max_question_len`."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Context:
-    """A text in tokens. Places are counted in characters (code points) of the original text."""
+    """A text in tokens: (N,) ids, and the first and last characters of each token and of its word.
+
+    Places count characters (code points) of the original text; each `end` is the character after.
+    """
 
     text: str
     ids: Integers
-    """(N,) token ids."""
     starts: Integers
-    """(N,) the first character of each token."""
     ends: Integers
-    """(N,) the character after its last one."""
     word_starts: Integers
-    """(N,) the first character of the word that a token belongs to."""
     word_ends: Integers
-    """(N,) the character after that word."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """What stands around a part of the context: ``[CLS] question [SEP]`` and ``[SEP]`` in BERT."""
+    """The tokens around a part of the context: ``[CLS] question [SEP]`` and ``[SEP]`` in BERT."""
 
     before: list[int]
     before_types: list[int]
     after: list[int]
     after_types: list[int]
     context_type: int
-    """The token type of the context."""
 
     def room(self, max_seq_len: int) -> int:
-        """How many tokens of a context fit in."""
+        """The number of context tokens that fit."""
         return max_seq_len - len(self.before) - len(self.after)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Window:
-    """One input of the model: a question and the tokens first, first + 1, …, stop - 1 of a context.
+    """One input of the model: a question and the context's tokens from `first` up to `stop`.
 
     ``len(window)`` is W.
     """
@@ -79,7 +76,7 @@ class Window:
 
     @property
     def offset(self) -> int:
-        """Where in the window the context's tokens begin."""
+        """The position in the window of its first context token."""
         return len(self.frame.before)
 
     @property
@@ -95,14 +92,14 @@ class Window:
         return [*self.frame.before_types, *part, *self.frame.after_types]
 
     def positions(self, start: int, end: int) -> tuple[int, int] | None:
-        """The first and the last token of the window that hold a piece of the context.
+        """The first and last positions in the window of a piece of the context.
 
         Args:
             start: The first character of the piece.
             end: The character after it.
 
         Returns:
-            Both positions in the window, or None where it does not hold the whole piece.
+            Both positions, or None if the window does not contain the whole piece.
         """
         context = self.context
         first = int(np.searchsorted(context.ends, start, side="right"))
@@ -122,24 +119,23 @@ def cut_windows(
 ) -> list[list[Window]]:
     """Tokenizes questions with their contexts and cuts long contexts into windows.
 
-    A context that several questions have in common is tokenized once.
+    A context of several questions is tokenized once.
 
     Args:
-        tokenizer: A tokenizer of transformers that runs on the `tokenizers` library.
+        tokenizer: A transformers tokenizer that runs on the `tokenizers` library.
         pairs: Each a question and its context.
-        max_seq_len: Most tokens of a window, the question's and [CLS] and [SEP] among them.
-        doc_stride: Tokens of the context that two neighbouring windows share, as transformers has
-            it (run_squad.py calls the distance between their beginnings so). None takes
-            `DOC_STRIDE`, or half of the window's length or of its room where that is less.
+        max_seq_len: Maximum tokens of a window, including the question and special tokens.
+        doc_stride: Context tokens that two neighbouring windows share, as in transformers (in
+            run_squad.py it is the distance between their starts). None takes `DOC_STRIDE`, or half
+            of `max_seq_len` or of the context's tokens per window where that is less.
         max_question_len: Tokens at which a question is cut, with a `QuestionCut` warning.
 
     Returns:
-        For each pair its windows, one or more, from the beginning of the context to its end.
+        The windows of each pair, one or more, in the order of the context.
 
     Raises:
-        ValueError: A context is empty, a question leaves no room for it, or `doc_stride` is not
-            smaller than that room.
-        UnfitTokenizer: The tokenizer does not say where its tokens stand in the text.
+        ValueError: A context is empty, or the lengths leave too few tokens for it.
+        UnfitTokenizer: The tokenizer has no offsets.
     """
     check_lengths(max_seq_len, doc_stride, max_question_len)
     check_offsets(tokenizer)
@@ -150,25 +146,21 @@ def cut_windows(
         context = contexts[text]
         if not len(context.ids):
             raise InputError(
-                f"the context of the question {question[:60]!r} is empty",
-                "a text in which to look for the answer",
-                "give one",
+                f"the context of the question {question[:60]!r} is empty. Give a text to search."
             )
         room, total = frame.room(max_seq_len), len(context.ids)
         if room < 1:
             raise InputError(
-                f"the question {question[:60]!r} leaves no room for the context: with the special "
-                f"tokens it has {max_seq_len - room} tokens",
-                f"fewer than max_seq_len={max_seq_len}",
-                "raise that, or lower `max_question_len`",
+                f"the question {question[:60]!r} leaves no tokens for the context: with special "
+                f"tokens it has {max_seq_len - room}, and max_seq_len is {max_seq_len}. Raise "
+                "`max_seq_len`, or lower `max_question_len`."
             )
         stride = min(DOC_STRIDE, max_seq_len // 2, room // 2) if doc_stride is None else doc_stride
         if total > room and stride >= room:
             raise InputError(
-                f"doc_stride={stride} is not smaller than the room for the context, {room} of "
-                f"{max_seq_len} tokens beside the question {question[:60]!r}",
-                "a smaller one",
-                "lower `doc_stride`, or raise `max_seq_len`",
+                f"doc_stride={stride} is not smaller than the {room} tokens that the question "
+                f"{question[:60]!r} leaves for the context. Lower `doc_stride`, or raise "
+                "`max_seq_len`."
             )
         ends = range(room, total + room - stride, room - stride) if total > room else [total]
         cut.append([Window(context, frame, max(end - room, 0), min(end, total)) for end in ends])
@@ -176,31 +168,26 @@ def cut_windows(
 
 
 def check_lengths(max_seq_len: int, doc_stride: int | None, max_question_len: int) -> None:
-    """Checks what can be checked without a text.
-
-    Raises:
-        ValueError: Names the value and what is allowed.
-    """
+    """Raises InputError for lengths that fit no text."""
     COUNT.check("max_seq_len", max_seq_len)
     Range(0, MILLION, whole=True).check("doc_stride", doc_stride or 0)
     COUNT.check("max_question_len", max_question_len)
     if doc_stride is not None and doc_stride >= max_seq_len:
         raise InputError(
-            f"doc_stride={doc_stride} is not smaller than the window, max_seq_len={max_seq_len}",
-            "a smaller one",
-            "lower `doc_stride`, or raise `max_seq_len`",
+            f"doc_stride={doc_stride} is not smaller than the window, max_seq_len={max_seq_len}. "
+            "Lower `doc_stride`, or raise `max_seq_len`."
         )
 
 
 def max_context_windows(windows: Sequence[Window]) -> Integers:
     """For each token of a context, the window in which it has the most context around it.
 
-    That is the rule of run_squad.py (Devlin et al. 2018): the smaller of the numbers of tokens on
-    either side within the window, plus a hundredth of the window's part of the context; the first
-    of equal ones.
+    The rule of run_squad.py (Devlin et al. 2018): the smaller of the numbers of tokens on either
+    side within the window, plus a hundredth of the window's context tokens; the first of equal
+    windows.
 
     Args:
-        windows: Those of one question.
+        windows: All windows of one question.
 
     Returns:
         (N,) numbers of windows.
@@ -223,7 +210,7 @@ def _tokenize_contexts(tokenizer: Any, texts: Sequence[str]) -> dict[str, Contex
     contexts = {}
     for text, encoding in zip(unique, _encode(tokenizer, unique), strict=True):
         starts, ends = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2).T
-        # Words have ascending numbers; a token without one is a word of its own.
+        # Words have ascending numbers. A token without one is a word alone.
         words = np.array(
             [-1 - n if word is None else word for n, word in enumerate(encoding.word_ids)],
             dtype=np.int64,
@@ -245,20 +232,21 @@ def _tokenize_contexts(tokenizer: Any, texts: Sequence[str]) -> dict[str, Contex
 def _with_marks(text: str, starts: Integers, ends: Integers) -> Integers:
     """The ends, moved behind combining marks that belong to no token.
 
-    The normaliser drops the accent of an e written as e and U+0301; on paper it is one letter.
+    The normalizer drops the accent of an e written as e and U+0301, which readers see as one
+    letter.
     """
     if text.isascii():
         return ends
     marks = np.array([unicodedata.category(letter)[0] == "M" for letter in text] + [False])
     places = np.arange(len(marks))
-    # For each place, the next one (or itself) that holds no mark.
+    # For each place, the next one (or itself) without a mark.
     behind = np.minimum.accumulate(np.where(marks, len(text), places)[::-1])[::-1]
     limits = np.append(starts[1:], len(text))
     return np.maximum(ends, np.minimum(behind[ends], limits))
 
 
 def _frames(tokenizer: Any, questions: list[str], max_question_len: int) -> list[Frame]:
-    # Where the special tokens stand is read off a short pair.
+    # A short pair shows the places of the special tokens.
     pair = tokenizer(["a"], ["a"], padding=False, truncation=False)[0]
     part = pair.sequence_ids  # None for special tokens, 0 for the question, 1 for the context
     question_start, context_start = part.index(0), part.index(1)
@@ -286,7 +274,7 @@ def _frames(tokenizer: Any, questions: list[str], max_question_len: int) -> list
     if cut:
         warnings.warn(
             f"questions cut after max_question_len={max_question_len} tokens: {cut} of "
-            f"{len(questions)}; raise it to read them whole",
+            f"{len(questions)}. Raise it to read them whole.",
             QuestionCut,
             stacklevel=3,
         )
@@ -297,5 +285,4 @@ def _encode(tokenizer: Any, texts: list[str]) -> list[Any]:
     if not texts:
         return []
     options = {"add_special_tokens": False, "padding": False, "truncation": False}
-    encodings: list[Any] = tokenizer(texts, verbose=False, **options).encodings
-    return encodings
+    return tokenizer(texts, verbose=False, **options).encodings

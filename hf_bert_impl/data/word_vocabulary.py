@@ -1,8 +1,8 @@
-"""A vocabulary of whole words, as codertimo/BERT-pytorch has it.
+"""Vocabularies of whole words, as in codertimo/BERT-pytorch.
 
-Text is cut at white space. The words' ids go down with their counts, equal counts by the alphabet,
-after the five special tokens. (The original's `bert-vocab` drops tabs and so joins the words beside
-them; here a tab is white space.)
+White space separates words. Ids are ordered by count, then by the alphabet, after the five special
+tokens. (The original's `bert-vocab` drops tabs and so joins the words around them; here a tab is
+white space.)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from hf_bert_impl.data.documents import check_files, read_texts, without_breaks
+from hf_bert_impl.data.documents import check_files, clean_texts
 from hf_bert_impl.data.vocabulary_options import WordOptions
 from hf_bert_impl.errors import InputError
 
@@ -34,7 +34,7 @@ class WordReport:
     words: int
     """Different words of the text."""
     unknown_rate: float
-    """The share of the text's words that have no id."""
+    """The share of the text's words without an id."""
 
 
 def train_words(
@@ -50,29 +50,24 @@ def train_words(
         The tokenizer, and how well it fits the text.
 
     Raises:
-        ValueError: A file cannot be read or there is no text; an argument is out of range; no word
+        ValueError: A file is missing, unreadable or empty, an option is out of range, or no word
             gets an id.
-        FileNotFoundError: There is no such file.
     """
     chosen = WordOptions(**options)
     column, vocab_size, min_frequency = chosen.column, chosen.vocab_size, chosen.min_frequency
     check_files(files, column)
-    counts: Counter[str] = Counter()
-    for file in files:
-        for text in read_texts(file, column):
-            counts.update(without_breaks(text).split())
+    counts = Counter(word for text in clean_texts(files, column) for word in text.split())
     if not counts:
-        raise InputError(f"{files[0]} holds nothing but white space", "text", "fill it")
+        raise InputError(f"{files[0]} is only white space. Give a file with text.")
     for token in SPECIAL_TOKENS:
         del counts[token]
-    room = None if vocab_size is None else max(0, vocab_size - len(SPECIAL_TOKENS))
+    limit = None if vocab_size is None else max(0, vocab_size - len(SPECIAL_TOKENS))
     ordered = sorted(counts, key=lambda word: (-counts[word], word))
-    words = [word for word in ordered[:room] if counts[word] >= min_frequency]
+    words = [word for word in ordered[:limit] if counts[word] >= min_frequency]
     if not words:
         raise InputError(
-            f"vocab_size={vocab_size} and min_frequency={min_frequency} leave no word of the text",
-            f"a size above {len(SPECIAL_TOKENS)}, and words that occur often enough",
-            "raise the size, or lower the frequency",
+            f"vocab_size={vocab_size} and min_frequency={min_frequency} leave no word of the text. "
+            f"Raise `vocab_size` above {len(SPECIAL_TOKENS)}, or lower `min_frequency`."
         )
     known = sum(counts[word] for word in words)
     report = WordReport(len(SPECIAL_TOKENS) + len(words), len(counts), 1 - known / counts.total())
@@ -80,13 +75,13 @@ def train_words(
 
 
 def word_tokenizer(tokens: Sequence[str], max_length: int | None = None) -> PreTrainedTokenizerFast:
-    """A tokenizer that cuts at white space and makes `<sos> A <eos> B <eos>`, segments 1 and 2.
+    """A tokenizer that splits at white space and makes `<sos> A <eos> B <eos>` with types 1 and 2.
 
     As `bert_pytorch/dataset/dataset.py` does.
 
     Args:
         tokens: The tokens by id.
-        max_length: Longest sequence that the model has positions for, in tokens.
+        max_length: The model's number of positions.
 
     Raises:
         ValueError: A special token is missing.
@@ -96,9 +91,8 @@ def word_tokenizer(tokens: Sequence[str], max_length: int | None = None) -> PreT
     ids = {token: number for number, token in enumerate(tokens)}
     if missing := [token for token in SPECIAL_TOKENS if token not in ids]:
         raise InputError(
-            f"the vocabulary lacks {', '.join(missing)}",
-            f"the special tokens {', '.join(SPECIAL_TOKENS)}",
-            "write it by bert-vocab, or move it away to convert without a tokenizer",
+            f"the vocabulary lacks {', '.join(missing)}. Write it with bert-vocab, or move it away "
+            "to convert without a tokenizer."
         )
     pad, unknown, end, start, mask = SPECIAL_TOKENS
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=unknown))

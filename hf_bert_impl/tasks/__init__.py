@@ -1,4 +1,4 @@
-"""What a task reads, scores and draws: classes, tags, answers, masked words, sentence vectors.
+"""Tasks: reading, scoring and drawing classes, tags, answers, masked words and sentence vectors.
 
-Nothing is imported here: the command line takes options from this folder, and needs no torch.
+This file imports no module: the command line takes options from this folder without torch.
 """

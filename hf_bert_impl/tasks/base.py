@@ -1,6 +1,6 @@
-"""What a task is: how its data are read, what the model gets, and how its answers are judged.
+"""Tasks: how data are read, what the model gets, and how its outputs are scored.
 
-Fine-tuning and evaluation both work on these classes, so that a figure means the same in either.
+Fine-tuning and evaluation share these classes, so that a score means the same in both.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from hf_bert_impl.families.table import longest_sequence
 from hf_bert_impl.inference.eval_mode import eval_mode
 from hf_bert_impl.tasks.metrics import Metrics
 
-#: Tokens of a batch of predictions. More take more memory and change no result.
+#: Tokens per batch of predictions; no result depends on it.
 TOKEN_BUDGET = 4096
 
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """Where a file has what: names of its header, or numbers from 0 where it has none."""
+    """Columns of a file: names of its header, or numbers from 0; None for the task's default.
+
+    `text` is the text or its words, `pair` the second text of a pair or the choices.
+    """
 
     text: str | None = None
-    """The text, or its words; None for the task's own default."""
     pair: str | None = None
-    """The second text of a pair; for multiple choice the choices."""
     label: str | None = None
-    """What is to be predicted; None for the task's own default."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """One labelled record."""
+    """One record, with its place for messages.
+
+    `text` is a text or a list of words. `pair` is None, a text or a list of choices. `label` is a
+    name, a list of names, a number or None.
+    """
 
     text: Any
-    """A text, or a list of words."""
     pair: Any
-    """None, a second text, or a list of choices."""
     label: Any
-    """A name, several names, a name a word, or a number; None where nothing is labelled."""
     place: str
-    """Where it stands, for messages."""
 
 
 @dataclasses.dataclass
 class Split:
-    """Examples and what the model gets of them."""
+    """Examples and their model inputs."""
 
     examples: list[Any]
     features: list[Feature]
@@ -66,92 +66,83 @@ class Task(ABC):
     """A kind of task.
 
     Args:
-        columns: Where its files have what.
-        dataset: A `datasets` id that splits are read from in place of files.
+        columns: The columns of its files.
+        dataset: A `datasets` id that splits are read from instead of files.
     """
 
+    #: As in `hf-bert finetune NAME`.
     name: ClassVar[str]
-    """As in `hf-bert finetune NAME`."""
+    #: The model's class.
     head: ClassVar[str]
-    """The class of the model."""
+    #: The score that compares checkpoints.
     best_metric: str
-    """The score by which checkpoints are compared."""
     greater_is_better: ClassVar[bool] = True
+    #: Maximum tokens of a sequence, where the model allows as many.
     default_max_length: ClassVar[int] = 512
-    """Tokens of a sequence; no more than the model takes."""
+    #: Minimum number of labels to learn; 0 for tasks without label names.
     min_labels: ClassVar[int] = 0
-    """Labels without which there is nothing to learn; 0 for tasks without label names."""
 
     def __init__(self, columns: Columns | None = None, dataset: str | None = None) -> None:
         self.columns = columns or Columns()
         self.dataset = dataset
-        #: The names of the labels, in the order of their numbers.
+        #: Label names in the order of their numbers.
         self.labels: list[str] = []
 
     # --- reading ----------------------------------------------------------------------------------
 
     @abstractmethod
     def read(self, source: str) -> list[Any]:
-        """Reads examples.
-
-        Args:
-            source: A file, or the name of a split where the task has a data set.
+        """Reads examples from a file, or from a split of the task's data set.
 
         Raises:
-            ValueError: It cannot be read, or a record does not fit the task.
+            ValueError: The source cannot be read, or a record does not fit the task.
         """
 
     # --- labels -----------------------------------------------------------------------------------
 
     def names_in(self, example: Any) -> Sequence[str]:
-        """The names of labels in an example."""
+        """The label names of an example."""
         return []
 
-    def learn_labels(self, examples: Sequence[Any], known: Sequence[str]) -> None:
+    def learn_labels(
+        self, examples: Mapping[str, Sequence[Any]], known: Sequence[str] = ()
+    ) -> None:
         """Takes the label names of the training examples.
 
         Args:
-            examples: The training examples.
-            known: The names that the checkpoint has. If they are the same, their order stays, as
-                its head may have been trained on them.
+            examples: By the names "train", "validation" and "test".
+            known: The checkpoint's names. The same names keep their order, as its head may be
+                trained.
 
         Raises:
-            ValueError: There are too few to learn anything.
+            ValueError: There are too few names, or another part has other names.
         """
-        used = {name for example in examples for name in self.names_in(example)}
+        used = {name for example in examples["train"] for name in self.names_in(example)}
         if len(used) < self.min_labels:
             raise InputError(
-                f"the training examples have {len(used)} label(s) ({', '.join(sorted(used))})",
-                f"at least {self.min_labels} for {self.name}",
-                "check the label column",
+                f"the training examples have {len(used)} label(s) ({', '.join(sorted(used))}), and "
+                f"{self.name} needs at least {self.min_labels}. Check the label column."
             )
         self.labels = list(known) if set(known) == used else sort_labels(used)
+        for part in examples.values():
+            self.check_labels(part)
 
     def check_labels(
         self, examples: Sequence[Any], source: str = "no training example has"
     ) -> None:
-        """Checks that every label is one of the task's.
-
-        Args:
-            examples: The examples of any split.
-            source: What is said of a label that is not.
-
-        Raises:
-            ValueError: One is not.
-        """
-        names = set(self.labels)
+        """Raises InputError for a label that the task lacks; `source` says why in the message."""
         for example in examples:
-            unseen = [name for name in self.names_in(example) if name not in names]
-            if unseen:
+            if unseen := [name for name in self.names_in(example) if name not in self.labels]:
                 shown = ", ".join(map(repr, self.labels[:20]))
                 raise InputError(
-                    f"{example.place} has the label {unseen[0]!r}, which {source}",
-                    f"one of {shown}",
-                    "mend or leave out the example, or train on some with this label",
+                    f"{example.place} has the label {unseen[0]!r}, which {source}. Use one of "
+                    f"{shown}, or train on examples with this label."
                 )
 
     def config(self) -> dict[str, Any]:
-        """What the model's config says about the task."""
+        """The task's fields of the model's config; none without label names."""
+        if not self.min_labels:
+            return {}
         return {
             "num_labels": len(self.labels),
             "id2label": dict(enumerate(self.labels)),
@@ -163,55 +154,42 @@ class Task(ABC):
 
         Args:
             config: The model's config.
-            examples: What it is to be evaluated on. Where they have numbers and the config only
-                has the names that transformers makes up (LABEL_0), numbers are the names.
+            examples: The evaluation data. If their labels are numbers and the config only has the
+                default names of transformers (LABEL_0), the numbers are the names.
         """
+        if not self.min_labels:
+            return
         names = [config.id2label[number] for number in range(config.num_labels)]
-        made_up = names == [f"LABEL_{number}" for number in range(len(names))]
+        is_default = names == [f"LABEL_{number}" for number in range(len(names))]
         used = {name for example in examples for name in self.names_in(example)}
         numbers = [str(number) for number in range(len(names))]
-        self.labels = numbers if made_up and used <= set(numbers) else names
+        self.labels = numbers if is_default and used <= set(numbers) else names
 
     # --- the model --------------------------------------------------------------------------------
 
     @abstractmethod
     def features(self, examples: Sequence[Any], tokenizer: Any, max_length: int) -> list[Feature]:
-        """What the model gets, labels among it; longer sequences than `max_length` are cut."""
+        """The model's inputs with labels, cut at `max_length` tokens."""
 
     def start_head(self, model: Any, train: Split) -> None:
-        """Sets weights of a new head that the training data give away."""
+        """Sets weights of a new head from the training data."""
         return
 
     def collator(self, tokenizer: Any) -> Callable[[Sequence[Feature]], dict[str, Tensor]]:
-        """What makes batches of features to train on."""
+        """The function that batches features for training."""
         return Collator(tokenizer.pad_token_id)
 
     @abstractmethod
     def predict(self, model: Any, split: Split, tokenizer: Any) -> list[Any]:
-        """Runs the model on a split.
-
-        Args:
-            model: The model; it is in eval mode meanwhile.
-            split: Examples with their features.
-            tokenizer: The model's tokenizer.
-
-        Returns:
-            What `score` and `draw` take.
-        """
+        """The model's outputs on a split, as `score` and `draw` take them, in eval mode."""
 
     @abstractmethod
     def part(self, split: Split, number: int, count: int) -> Split:
-        """What one of several processes predicts of a split.
-
-        Args:
-            split: The split.
-            number: Of the process, from 0.
-            count: Of the processes.
-        """
+        """The part of a split that process `number`, from 0, of `count` predicts."""
 
     @abstractmethod
     def joined(self, parts: Sequence[list[Any]]) -> list[Any]:
-        """The outputs of a split from those of its parts, in their order."""
+        """The outputs of a split from the outputs of its parts, in their order."""
 
     # --- judging ----------------------------------------------------------------------------------
 
@@ -220,7 +198,7 @@ class Task(ABC):
         """The metrics of a split's outputs."""
 
     def tune(self, model: Any, split: Split, outputs: list[Any]) -> None:
-        """Sets on the validation data what is not learnt by gradients, before the test data."""
+        """Sets parameters on the validation data that gradients do not learn."""
         return
 
     def is_better(self, scores: Mapping[str, float], others: Mapping[str, float]) -> bool:
@@ -229,41 +207,44 @@ class Task(ABC):
         return one > other if self.greater_is_better else one < other
 
     def draw(self, file: Path, split: Split, outputs: list[Any], title: str) -> bool:
-        """Draws the outputs beside the gold labels; returns whether the task has such a picture."""
+        """Draws the outputs against the gold labels; returns whether the task has a picture."""
         return False
 
 
 class RowTask(Task):
-    """A task whose examples are rows of a table, and whose outputs belong to features."""
+    """A task whose examples are rows of a table and whose outputs belong to features."""
 
     text_column: ClassVar[str] = "text"
     label_column: ClassVar[str] = "label"
 
     def read(self, source: str) -> list[Any]:
-        return [self.example(row) for row in self.rows(source, self.wanted(source))]
+        return [self.example(row) for row in self.rows(source, self.names(source))]
 
-    def rows(self, source: str, wanted: Sequence[str]) -> list[Row]:
-        """The wanted columns of a file, or of a split of the data set."""
+    def rows(self, source: str, names: Sequence[str]) -> list[Row]:
+        """Columns of a file, or of a split of the data set."""
         if self.dataset is not None:
-            return read_dataset(self.dataset, source, wanted)
-        return read_rows(source, wanted)
+            return read_dataset(self.dataset, source, names)
+        return read_rows(source, names)
 
-    def wanted(self, source: str) -> list[str]:
+    def names(self, source: str) -> list[str]:
         """The columns to read, in the order in which `example` takes them."""
         pair = [self.columns.pair] if self.columns.pair is not None else []
-        return [
-            self.columns.text or self.text_column,
-            *pair,
-            self.columns.label or self.label_column,
-        ]
+        text, label = self.columns.text or self.text_column, self.columns.label or self.label_column
+        return [text, *pair, label]
 
     @abstractmethod
     def example(self, row: Row) -> Example:
-        """A record as an example; ValueError where it does not fit the task."""
+        """A record as an example; ValueError if it does not fit the task."""
 
     @abstractmethod
-    def outputs(self, model: Any, batch: dict[str, Tensor], features: list[Feature]) -> list[Any]:
-        """Runs the model on a batch without labels: an output a feature."""
+    def outputs(
+        self, model: Any, batch: dict[str, Tensor], labels: Any, features: list[Feature]
+    ) -> list[Any]:
+        """One output per feature of a batch, whose labels are separate."""
+
+    def scoring_collator(self, tokenizer: Any) -> Callable[[Sequence[Feature]], dict[str, Tensor]]:
+        """The function that batches features for scoring, always in the same way."""
+        return Collator(tokenizer.pad_token_id)
 
     def part(self, split: Split, number: int, count: int) -> Split:
         return Split(split.examples, cut(split.features, number, count))
@@ -272,19 +253,19 @@ class RowTask(Task):
         return [output for outputs in parts for output in outputs]
 
     def predict(self, model: Any, split: Split, tokenizer: Any) -> list[Any]:
-        collator = Collator(tokenizer.pad_token_id)
+        collator = self.scoring_collator(tokenizer)
         outputs: list[Any] = []
         with eval_mode(model), torch.inference_mode():
             for features in cut_batches(split.features, token_count, token_budget=TOKEN_BUDGET):
                 batch = collator(features)
-                batch.pop("labels", None)
                 batch = {name: value.to(model.device) for name, value in batch.items()}
-                outputs += self.outputs(model, batch, features)
+                labels = batch.pop("labels", None)
+                outputs += self.outputs(model, batch, labels, features)
         return outputs
 
 
 def cut(items: list[Any], number: int, count: int) -> list[Any]:
-    """The part of a list with a number, from 0, of so many as equal as can be."""
+    """Part `number`, from 0, of a list in `count` parts of nearly equal size."""
     return items[len(items) * number // count : len(items) * (number + 1) // count]
 
 
@@ -292,13 +273,13 @@ def sequence_length(task: Task, tokenizer: Any, config: Any, max_length: int | N
     """The length at which sequences are cut.
 
     Args:
-        task: The task, which has a default.
-        tokenizer: The model's tokenizer, which may allow less than the model.
+        task: Has a default.
+        tokenizer: Has a limit too.
         config: The model's config.
-        max_length: What the user wants; None for as many tokens as all of them allow.
+        max_length: The user's choice; None for the minimum of all limits.
 
     Raises:
-        ValueError: The model has no positions for so many, or a pair has no room.
+        ValueError: The model has fewer positions, or a pair does not fit.
     """
     limit = longest_sequence(config)
     if max_length is None:
@@ -309,35 +290,29 @@ def sequence_length(task: Task, tokenizer: Any, config: Any, max_length: int | N
 
 
 def sort_labels(names: set[str]) -> list[str]:
-    """Numbers by size, "O" before the tags of entities, anything else by the alphabet."""
+    """Numbers by size, "O" before the tags of entities, otherwise alphabetical."""
     if all(name.isdecimal() for name in names):
         return sorted(names, key=int)
     return sorted(names, key=lambda name: (name != "O", name))
 
 
 def label_name(row: Row, value: Any) -> str:
-    """A label as a name.
-
-    Raises:
-        ValueError: It is missing or empty.
-    """
+    """A label as a name; ValueError if it is missing or empty."""
     name = "" if value is None or isinstance(value, list | dict) else str(value).strip()
     if not name:
         raise InputError(
-            f"{row.place} has the label {value!r}",
-            "a name or a number",
-            "mend it, or name another label column",
+            f"{row.place} has the label {value!r}. Give a name or a number, or name another label "
+            "column."
         )
     return str(int(value) if isinstance(value, bool) else value).strip()
 
 
 def check_text(row: Row, value: Any) -> str:
-    """A text, with spaces in place of the tag `<br />`; ValueError where it is none."""
+    """A text with spaces in place of `<br />` tags; ValueError if it is not a text."""
     if not isinstance(value, str):
         raise InputError(
-            f"{row.place} has {str(value)[:40]!r} ({type(value).__name__}) for a text",
-            "a string",
-            "mend it, or name another text column",
+            f"{row.place} has {str(value)[:40]!r} ({type(value).__name__}) for a text. Name "
+            "another text column."
         )
     return without_breaks(value)
 
@@ -345,24 +320,18 @@ def check_text(row: Row, value: Any) -> str:
 def encode(
     tokenizer: Any, texts: list[str], pairs: list[str] | None, max_length: int, **options: Any
 ) -> list[Feature]:
-    """`input_ids` and `token_type_ids` of each text or pair, cut where they are too long.
+    """`input_ids` and `token_type_ids` of each text or pair, cut at `max_length` tokens.
 
     Args:
         tokenizer: The model's tokenizer.
-        texts: The texts, or the first ones of pairs.
-        pairs: The second ones.
-        max_length: Tokens at which they are cut.
-        **options: Others of the tokenizer's call.
+        texts: The texts, or the first texts of pairs.
+        pairs: The second texts.
+        max_length: Maximum tokens.
+        **options: Further arguments of the tokenizer's call.
     """
     # The longer text of a pair is cut first, as BERT's own recipe does.
-    encoded = tokenizer(
-        texts,
-        pairs,
-        truncation=True,
-        max_length=max_length,
-        return_attention_mask=False,
-        **options,
-    )
+    options |= {"truncation": True, "max_length": max_length, "return_attention_mask": False}
+    encoded = tokenizer(texts, pairs, **options)
     return [
         {"input_ids": ids, "token_type_ids": types}
         for ids, types in zip(*ids_and_types(encoded), strict=True)

@@ -1,4 +1,4 @@
-"""Measuring a fine-tuned model on labelled data."""
+"""Evaluation of a fine-tuned model on labelled data."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def task_for_model(
     """The task that a model was fine-tuned for.
 
     Args:
-        name: One of `tasks.TASKS`.
+        name: One of `registry.TASKS`.
         config: The model's config, which says whether it gives several labels.
-        columns: Where the files have what.
-        dataset: A `datasets` id in place of files.
+        columns: The columns of the files.
+        dataset: A `datasets` id instead of files.
 
     Raises:
-        ValueError: There is no such task.
+        ValueError: The task is unknown.
     """
     several = getattr(config, "problem_type", None) == "multi_label_classification"
     options = {"multi_label": True} if several and name == "classification" else {}
@@ -40,16 +40,13 @@ def task_for_model(
 def load_fine_tuned(
     path: str | os.PathLike[str], head: str, prepare: bool = True, batch_invariant: bool = False
 ) -> Any:
-    """Loads a model whose head was trained.
+    """Loads a fine-tuned model in eval mode.
 
     Args:
         path: A folder or a hub id.
-        head: The class, by the name that BERT's has.
+        head: BERT's class name.
         prepare: Pack the weights for the CPU's kernels (`prepare_for_inference`).
-        batch_invariant: Set the config's `batch_invariant`; False leaves what it says.
-
-    Returns:
-        The model in eval mode.
+        batch_invariant: Set the config's `batch_invariant`; False keeps it.
 
     Raises:
         ValueError: Weights of the head are missing, or weights are not finite.
@@ -72,19 +69,18 @@ def evaluate_task(
     """Scores a fine-tuned model.
 
     Args:
-        task: From `task_for_model`; it gets the label names of the model.
+        task: From `task_for_model`; gets the model's label names.
         path: The model: a folder or a hub id.
-        source: A file, or the name of a split where the task has a data set.
-        max_length: Tokens at which sequences are cut; None for as many as the model takes.
-        batch_invariant: Whether an example gets the same scores, to the bit, whatever others come
-            with it.
+        source: A file, or a split of the task's data set.
+        max_length: Tokens at which sequences are cut; None for the model's maximum.
+        batch_invariant: The same bits for an example in any batch.
 
     Returns:
-        The scores, the data and the model's outputs, which `task.draw` takes.
+        The scores, the data, and the outputs for `task.draw`.
 
     Raises:
-        ValueError: The data cannot be read, have labels that the model does not know, or the model
-            was not fine-tuned for the task.
+        ValueError: The data cannot be read or have unknown labels, or the model was not fine-tuned
+            for the task.
     """
     config = load_config(os.fspath(path), {})
     tokenizer = load_tokenizer(os.fspath(path), {})
@@ -92,7 +88,7 @@ def evaluate_task(
     examples = task.read(source)
     task.take_config(config, examples)
     task.check_labels(examples, "the model does not have")
-    # Mistakes in the data show here, before the weights are loaded, which takes long.
+    # Before the weights are loaded, so that errors in the data come early.
     split = Split(examples, task.features(examples, tokenizer, length))
     model = load_fine_tuned(path, task.head, batch_invariant=batch_invariant)
     outputs = task.predict(model, split, tokenizer)

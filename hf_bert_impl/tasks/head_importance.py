@@ -1,10 +1,10 @@
-"""How much each attention head matters to a loss (Michel, Levy and Neubig 2019).
+"""The importance of each attention head for a loss (Michel, Levy and Neubig 2019).
 
-"Are Sixteen Heads Really Better than One?", section 4.1: a head's output is multiplied by a mask
-variable ξ_h, and its importance is the expected size of the loss's derivative by it, at a mask of
-ones (equation 3): I_h = E_x |∂L(x) / ∂ξ_h|. The expectation is over single examples, since the
-derivatives of several would cancel each other. As in the paper, the scores of a layer are divided
-by their ℓ2 norm (after Molchanov et al. 2017) before heads of different layers are compared.
+"Are Sixteen Heads Really Better than One?", section 4.1: a mask variable ξ_h multiplies a head's
+output. Its importance is the expected magnitude of the loss's derivative at ξ = 1 (equation 3): I_h
+= E_x |∂L(x) / ∂ξ_h|. The expectation is over single examples, since derivatives of several would
+cancel. As in the paper, the scores of a layer are divided by their ℓ2 norm (after Molchanov et al.
+2017).
 
 Notation: L layers, H heads of a layer before pruning.
 """
@@ -25,12 +25,13 @@ from hf_bert_impl.tasks.base import Split, Task
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HeadImportance:
-    """The importance of every head."""
+    """The importance of every head, as the mean over `examples`.
+
+    `scores` are (L, H) float64 mean absolute derivatives, NaN for heads that were pruned before.
+    """
 
     scores: Tensor
-    """(L, H) float64: the mean absolute derivative; NaN for heads that were pruned before."""
     examples: int
-    """How many examples it is the mean of."""
 
     @property
     def normalized(self) -> Tensor:
@@ -40,28 +41,23 @@ class HeadImportance:
 
     @property
     def heads(self) -> int:
-        """How many heads there are."""
+        """The number of heads."""
         return int((~self.scores.isnan()).sum())
 
     def least(self, count: int) -> dict[int, list[int]]:
-        """The heads that matter least by the normalised scores, a last one a layer left alone.
+        """The `count` heads with the lowest normalized scores, as `prune_heads` takes them.
 
-        Args:
-            count: How many.
-
-        Returns:
-            Layer to heads, as `prune_heads` takes them.
+        Each layer keeps one head.
 
         Raises:
-            ValueError: There are not so many heads to remove.
+            ValueError: There are not enough heads to remove.
         """
         left = (~self.scores.isnan()).sum(dim=1).tolist()
         most = self.heads - sum(map(bool, left))
         if not 1 <= count <= most:
             raise InputError(
-                f"{count} heads are to be removed of {self.heads}",
-                f"1 to {most}, as each layer keeps one",
-                "choose another number",
+                f"{count} heads are to be removed of {self.heads}. Use 1 to {most}: each layer "
+                "keeps one."
             )
         # NaN comes last in torch's order.
         order = self.normalized.flatten().sort(stable=True).indices.tolist()
@@ -83,15 +79,12 @@ def head_importance(
     """Measures the importance of all heads of a model, without dropout.
 
     Args:
-        model: A model of this package with a head that gives a loss; it stays as it is.
-        examples: For each example the arguments of `forward`, labels among them, in a batch of one.
+        model: A model of this package with a head that gives a loss; unchanged.
+        examples: The arguments of `forward` with labels, one example per batch.
         advance: Called with 1 after each example.
 
-    Returns:
-        The scores.
-
     Raises:
-        ValueError: There is no example, one gives no loss, or a batch has several.
+        ValueError: There is no example, or a batch has several or gives no loss.
 
     Examples:
         >>> model = BertForSequenceClassification.from_pretrained("my-sentiment-bert")
@@ -112,7 +105,7 @@ def head_importance(
             if advance is not None:
                 advance(1)
     if not count:
-        raise InputError("there are no examples", "some to measure the loss on", "give some")
+        raise InputError("there are no examples. Give some with labels.")
     for layer, heads in config.pruned_heads.items():
         total[layer, list(heads)] = torch.nan
     return HeadImportance(total / count, count)
@@ -123,9 +116,8 @@ def _derivatives(model: Any, example: Mapping[str, Tensor], shape: tuple[int, in
     several = len(example["input_ids"])
     if several != 1:
         raise InputError(
-            f"a batch has {several} examples",
-            "1, as derivatives of several cancel each other",
-            "cut it up",
+            f"a batch has {several} examples. Give one per batch: derivatives of several cancel "
+            "each other."
         )
     head_mask = torch.ones(shape, dtype=model.dtype, device=model.device, requires_grad=True)
     inputs = {name: value.to(model.device) for name, value in example.items()}
@@ -133,29 +125,19 @@ def _derivatives(model: Any, example: Mapping[str, Tensor], shape: tuple[int, in
         loss = model(**inputs, head_mask=head_mask, return_dict=True).loss
     if loss is None:
         raise InputError(
-            f"{type(model).__name__} gives no loss for {', '.join(inputs)}",
-            "a model with a head, and labels",
-            "add them",
+            f"{type(model).__name__} gives no loss for {', '.join(inputs)}. Use a model with a "
+            "head, and add labels."
         )
-    if not loss.requires_grad:  # the example has nothing to predict
+    if not loss.requires_grad:  # the example has no label
         return torch.zeros(shape)
     return torch.autograd.grad(loss, head_mask)[0]
 
 
 def task_examples(task: Task, split: Split, tokenizer: Any) -> Iterator[dict[str, Tensor]]:
-    """What `head_importance` takes of a task's data.
-
-    Args:
-        task: The task.
-        split: Its data.
-        tokenizer: The model's tokenizer.
-
-    Yields:
-        The batch of each feature alone, with its labels.
-    """
+    """The examples of a task's split for `head_importance`: one batch per feature, with labels."""
     collator = task.collator(tokenizer)
     for number, feature in enumerate(split.features):
-        # The masks of a masked-language model are the same each time, whoever else draws.
+        # The same masks each time, whatever else draws random numbers.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(number)
             batch = collator([feature])

@@ -1,6 +1,4 @@
-"""The figures by which predictions are judged, a function a kind of task.
-
-All but the ranks, counts and perplexities come from scikit-learn, scipy and seqeval.
+"""Metrics of predictions, one function per kind of task, from scikit-learn, scipy and seqeval.
 
 Notation: N items, L labels.
 """
@@ -21,7 +19,7 @@ PURPOSE = "evaluation"
 
 
 def classification_metrics(gold: Any, predicted: Any, num_labels: int) -> Metrics:
-    """Judges one class an item.
+    """Scores of one class per item.
 
     Args:
         gold: (N,) class numbers.
@@ -29,8 +27,8 @@ def classification_metrics(gold: Any, predicted: Any, num_labels: int) -> Metric
         num_labels: L.
 
     Returns:
-        `accuracy`; `f1`, of class 1 where there are two classes and else the mean over classes;
-        `macro_f1`, that mean; and `matthews_correlation`.
+        `accuracy`, `f1`, `macro_f1` (the mean over classes) and `matthews_correlation`. `f1` is
+        that of class 1 for two classes, otherwise `macro_f1`.
     """
     sklearn = require("sklearn.metrics", "train", PURPOSE)
     every = list(range(num_labels))
@@ -50,15 +48,15 @@ def classification_metrics(gold: Any, predicted: Any, num_labels: int) -> Metric
 
 
 def multilabel_metrics(gold: Any, predicted: Any) -> Metrics:
-    """Judges any number of labels an item.
+    """Scores of any number of labels per item.
 
     Args:
         gold: (N, L) of zeros and ones.
         predicted: (N, L) of zeros and ones.
 
     Returns:
-        `accuracy`, the share of items whose labels are all right; `f1` over all labels of all
-        items; and `macro_f1`, its mean over labels.
+        `accuracy` (the share of items with all labels right), `f1` over all labels of all items,
+        and `macro_f1`, its mean over labels.
     """
     sklearn = require("sklearn.metrics", "train", PURPOSE)
     options = {"zero_division": 0.0}
@@ -70,17 +68,13 @@ def multilabel_metrics(gold: Any, predicted: Any) -> Metrics:
 
 
 def regression_metrics(gold: Any, predicted: Any) -> Metrics:
-    """Judges numbers.
-
-    Args:
-        gold: (N,).
-        predicted: (N,).
+    """Scores of numbers (N,).
 
     Returns:
         `pearson` and `spearman`, 0 where one side is constant; and `mse`.
     """
     gold, predicted = np.asarray(gold, np.float64), np.asarray(predicted, np.float64)
-    # One order, whatever order the items come in: the sums then have the same bits.
+    # Sorted, so that the sums have the same bits in any order of the items.
     order = np.lexsort((predicted, gold))
     gold, predicted = gold[order], predicted[order]
     stats = require("scipy.stats", "train", PURPOSE)
@@ -92,15 +86,15 @@ def regression_metrics(gold: Any, predicted: Any) -> Metrics:
 
 
 def entity_metrics(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Metrics:
-    """Judges the tags of words, in BIO or another scheme of chunks.
+    """Scores of the tags of words, in BIO or another scheme of chunks.
 
     Args:
         gold: The tags of each sentence.
         predicted: As many for each sentence.
 
     Returns:
-        `f1`, `precision` and `recall` of whole entities as conlleval counts them, and the
-        `accuracy` of single tags.
+        `f1`, `precision` and `recall` of whole entities as conlleval counts them, and `accuracy` of
+        single tags.
     """
     seqeval = require("seqeval.metrics", "train", PURPOSE)
     gold, predicted = [list(tags) for tags in gold], [list(tags) for tags in predicted]
@@ -115,7 +109,7 @@ def entity_metrics(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[s
 
 
 def perplexity(total_loss: float, tokens: int) -> float:
-    """The exponential of the mean loss in nats; infinite where it is too large for a number."""
+    """The exponential of the mean loss in nats; infinite if it exceeds the range of floats."""
     try:
         return math.exp(total_loss / max(tokens, 1))
     except OverflowError:

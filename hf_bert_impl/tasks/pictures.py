@@ -1,4 +1,7 @@
-"""Pictures of results: bars of scores, confusion matrices, predictions against gold, curves."""
+"""Pictures of results: bars, confusion matrices, predictions against gold values, curves.
+
+The ending of each `file` names its format (png, svg, pdf).
+"""
 
 from __future__ import annotations
 
@@ -10,34 +13,17 @@ import numpy as np
 
 from hf_bert_impl.figures import COLOURS, new_figure, plain, save
 
-#: Labels up to which the cells of a confusion matrix are wide enough for their counts.
+#: Maximum number of labels of a confusion matrix with counts in its cells.
 COUNTED_LABELS = 20
 
 
 def draw_bars(file: str | Path, title: str, bars: Mapping[str, float], unit: str) -> None:
-    """Draws a horizontal bar a score, the first on top.
-
-    Args:
-        file: Where to; its ending names the format (png, svg, pdf).
-        title: What was measured.
-        bars: Lengths by name.
-        unit: What the lengths are.
-    """
+    """Draws one horizontal bar per score, the first on top; `unit` labels the axis."""
     figure, ((axis,),) = new_figure(7, 1.1 + 0.38 * len(bars), title)
-    places, lengths = range(len(bars)), list(bars.values())
-    axis.barh(places, lengths, color=COLOURS[0], height=0.7)
-    axis.set_yticks(places, list(bars))
+    drawn = axis.barh(list(bars), list(bars.values()), color=COLOURS[0], height=0.7)
+    axis.bar_label(drawn, fmt="{:.4g}", padding=4, fontsize=8)
     axis.invert_yaxis()
     axis.set_xlabel(unit)
-    for place, length in zip(places, lengths, strict=True):
-        axis.annotate(
-            f"{length:.4g}",
-            (max(length, 0), place),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-        )
     axis.margins(x=0.12)
     plain(axis, lines=False)
     save(figure, file)
@@ -46,11 +32,11 @@ def draw_bars(file: str | Path, title: str, bars: Mapping[str, float], unit: str
 def draw_confusion_matrix(
     file: str | Path, title: str, gold: Any, predicted: Any, labels: Sequence[str]
 ) -> None:
-    """Draws how often each class was taken for each: a row a gold class, shaded by its share.
+    """Draws the counts of each gold class (rows) by predicted class, shaded by their share.
 
     Args:
-        file: Where to; its ending names the format.
-        title: What was measured.
+        file: The picture.
+        title: Above it.
         gold: (N,) class numbers.
         predicted: (N,) class numbers.
         labels: The names of the classes.
@@ -69,25 +55,13 @@ def draw_confusion_matrix(
     for row in range(size if size <= COUNTED_LABELS else 0):
         for column in range(size):
             colour = "white" if shares[row, column] > 0.5 else "black"
-            axis.text(
-                *(column, row, f"{counts[row, column]:,}"),
-                ha="center",
-                va="center",
-                color=colour,
-                fontsize=8,
-            )
+            style = {"ha": "center", "va": "center", "color": colour, "fontsize": 8}
+            axis.text(column, row, f"{counts[row, column]:,}", **style)
     save(figure, file)
 
 
 def draw_scatter(file: str | Path, title: str, gold: Any, predicted: Any) -> None:
-    """Draws predicted numbers against gold ones.
-
-    Args:
-        file: Where to; its ending names the format.
-        title: What was measured.
-        gold: (N,).
-        predicted: (N,).
-    """
+    """Draws predicted numbers (N,) against gold ones (N,)."""
     figure, ((axis,),) = new_figure(5, 4.6, title)
     axis.scatter(gold, predicted, s=8, alpha=0.5, color=COLOURS[0], edgecolors="none")
     ends = [min(gold), max(gold)]
@@ -104,14 +78,7 @@ def draw_training(
     losses: Sequence[tuple[float, float]],
     scores: Mapping[str, Sequence[tuple[float, float]]],
 ) -> None:
-    """Draws the training loss, and beside it the validation scores.
-
-    Args:
-        file: Where to; its ending names the format.
-        title: What was trained.
-        losses: Epoch and loss.
-        scores: By name of a score, epoch and value.
-    """
+    """Draws the training loss (epoch and value), and validation scores by name next to it."""
     figure, ((left, right),) = new_figure(9, 4, title, columns=2)
     left.plot(*_columns(losses), color=COLOURS[0], linewidth=1.2)
     left.set_ylabel("training loss")

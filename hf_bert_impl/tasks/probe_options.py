@@ -1,4 +1,4 @@
-"""Options of a probe. Nothing large is imported here: the command line shows them."""
+"""Options of a probe, with light imports for the command line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 
 from hf_bert_impl.data.option_ranges import MILLION, Range, check_ranges
 
-#: Kinds of task: what the probe sees of vectors u and v, and the score that counts.
+#: The main score of each kind of task.
 PROTOCOLS = {
     "classification": "accuracy",
     "pair": "accuracy",
@@ -20,9 +20,9 @@ class ProbeOptions:
     """How to probe. The defaults are SentEval's."""
 
     folds: int = 10
-    """Folds of a cross-validation, and those inside each by which the penalty is chosen."""
+    """Folds of the cross-validation, and of the choice of the penalty within each fold."""
     batch_size: int = 128
-    """Texts that are made vectors at once."""
+    """Texts per call of the encoder."""
     seed: int = 1111
     """The seed of the folds."""
 

@@ -1,14 +1,11 @@
-"""Probes: how much of a task a simple classifier reads off fixed sentence vectors.
+"""Probes: the accuracy of a simple classifier on fixed sentence vectors.
 
-The protocols and the interface are those of SentEval (Conneau and Kiela 2018,
-https://arxiv.org/abs/1803.05449): a `prepare` that sees all texts once, and a `batcher` that turns
-a batch of texts into vectors. Here the data are files of one's own; `senteval.py` reads SentEval's.
+Protocols and interface are SentEval's (Conneau and Kiela 2018, https://arxiv.org/abs/1803.05449):
+`prepare` gets all texts once, and `batcher` turns a batch of texts into vectors. The data are the
+user's files; `senteval.py` reads SentEval's. The classifier is scikit-learn's logistic regression,
+as in SentEval's paper.
 
-The classifier is scikit-learn's logistic regression, which gave the figures of SentEval's paper.
-SentEval's MLP is not offered: it takes many times as long, and no published figure here is by it.
-
-Notation: N examples, D numbers of a vector, F numbers of a probe's input, L labels, or levels of a
-score.
+Notation: N examples, D numbers of a vector, F numbers of a probe's input.
 """
 
 from __future__ import annotations
@@ -34,17 +31,14 @@ Floats = NDArray[np.float32]
 #: From inputs (N, F) to labels or scores (N,).
 Predict = Callable[[Floats], NDArray[Any]]
 
-#: The values of scikit-learn's C, the inverse of the penalty, that are tried.
+#: Values of scikit-learn's C, the inverse of the penalty.
 STRENGTHS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-#: The share of a probe's work that embedding is taken for, in reports of progress.
+#: The share of embedding in a probe's progress.
 EMBEDDING_SHARE = 0.5
 
 
 class Params(dict[str, Any]):
-    """What `prepare` and `batcher` are given, and may add to: a dict with attributes.
-
-    As in SentEval, an attribute that is not there is None.
-    """
+    """The argument of `prepare` and `batcher`: a dict with attributes, None if missing."""
 
     __getattr__ = dict.get
     __setattr__ = dict.__setitem__
@@ -54,20 +48,20 @@ class Params(dict[str, Any]):
 Batcher = Callable[[Params, list[list[str]]], Any]
 #: Called with all texts of a task before the first batch.
 Prepare = Callable[[Params, list[list[str]]], Any]
-#: Called with what was done, and the share of the work that is done.
+#: Called with the current work and the finished share.
 Progress = Callable[[str, float], None]
 
 
 @dataclasses.dataclass(frozen=True)
 class ProbeResult:
-    """What a probe found."""
+    """Scores on the test data, or their mean and standard deviation over folds.
+
+    `examples` are counts by part of the data.
+    """
 
     scores: Metrics
-    """On the test data, or the mean over folds."""
     deviations: Metrics | None
-    """The standard deviation over folds; None with test data."""
     examples: dict[str, int]
-    """How many there were, by the name of the data."""
 
 
 def read_probe(
@@ -77,53 +71,40 @@ def read_probe(
 
     Args:
         protocol: One of `PROTOCOLS`.
-        named: The files (splits of a data set) by the names "train", "validation" and "test".
-        columns: Where they have what; all protocols but "classification" need a pair.
-        dataset: A `datasets` id in place of files.
+        named: Files (or splits) by the names "train", "validation" and "test".
+        columns: All protocols but "classification" need a pair.
+        dataset: A `datasets` id instead of files.
 
     Returns:
-        The task, which has the labels, and the examples by name.
+        The task with its labels, and the examples by name.
 
     Raises:
-        ValueError: There is no such protocol, or the data cannot be used.
+        ValueError: The protocol is unknown, or the data cannot be used.
     """
     check_choice("the protocol", protocol, PROTOCOLS)
     if (columns.pair is None) != (protocol == "classification"):
-        wanted = "no second text" if protocol == "classification" else "a second text"
+        needs = "no second text" if protocol == "classification" else "a second text"
         raise InputError(
-            f"the column of the second text is {columns.pair}",
-            f"{wanted} for {protocol}",
-            "mend the text-pair column or the protocol",
+            f"the column of the second text is {columns.pair}, and {protocol} takes {needs}. "
+            "Change the text-pair column or the protocol."
         )
     kind = "regression" if protocol == "relatedness" else "classification"
     task = make_task(kind, columns, dataset)
     examples = {name: task.read(source) for name, source in named.items()}
-    task.learn_labels(examples["train"], [])
-    for part in examples.values():
-        task.check_labels(part)
+    task.learn_labels(examples)
     return task, examples
 
 
 def check_probe(
     task: Task, examples: Mapping[str, Sequence[Example]], options: ProbeOptions
 ) -> None:
-    """Checks that there is enough to train and to judge a probe, before anything is computed.
-
-    Args:
-        task: From `read_probe`.
-        examples: From `read_probe`.
-        options: How to probe.
-
-    Raises:
-        InputError: There are validation data but no test data, or a class has too few examples.
-    """
+    """Raises InputError if there is too little data to train and test, before any computation."""
     if "validation" in examples and "test" not in examples:
         raise InputError(
-            "there are validation data but no test data",
-            "both, or neither for cross-validation",
-            "name test data",
+            "there are validation data but no test data. Name test data too, or neither for "
+            "cross-validation."
         )
-    # A class has to be in every fold. Those that only choose the penalty can be fewer.
+    # Each fold needs every class. Folds that only choose the penalty can be fewer.
     least = 1 if "validation" in examples else 2 if "test" in examples else options.folds
     train = examples["train"]
     counts = Counter(example.label for example in train) if task.labels else {"": len(train)}
@@ -132,13 +113,12 @@ def check_probe(
         what = f"class {name!r} has" if task.labels else "there are"
         count = f"only {fewest} example{'s' * (fewest != 1)}"
         raise InputError(
-            f"{what} {count} to train on",
-            f"at least one for each of {least} folds",
-            "use fewer folds or more data" if least > 2 else "use more data",
+            f"{what} {count} to train on, and each of {least} folds needs one. "
+            f"{'Use fewer folds or more data.' if least > 2 else 'Use more data.'}"
         )
     if not task.labels and len({example.label for example in train}) == 1:
         raise InputError(
-            f"every score to train on is {train[0].label}", "different ones", "use more data"
+            f"every score to train on is {train[0].label}. Use data with different scores."
         )
 
 
@@ -152,24 +132,21 @@ def run_probe(
     progress: Progress | None = None,
     name: str | None = None,
 ) -> ProbeResult:
-    """Trains and judges a probe.
+    """Trains and tests a probe.
 
-    With test data it is trained on the training data; the penalty is the one that is best on the
-    validation data, or over folds of the training data where there are none. Without test data the
-    training data are cross-validated, and the penalty is chosen inside each fold.
+    With test data it is trained on the training data. The validation data choose the penalty, or
+    folds of the training data. Without test data the training data are cross-validated, and inner
+    folds choose the penalty.
 
     Args:
         protocol: One of `PROTOCOLS`.
         task: From `read_probe`.
         examples: From `read_probe`.
         batcher: Turns texts, as lists of words, into vectors.
-        prepare: Called before with all texts.
+        prepare: Called first, with all texts.
         options: How to probe.
-        progress: Called as the work goes on.
-        name: What `params.current_task` is; None for the protocol.
-
-    Returns:
-        The scores.
+        progress: Called during the work.
+        name: `params.current_task`; None for the protocol.
 
     Raises:
         ValueError: A class has fewer examples than there are folds, or a vector is not finite.
@@ -200,7 +177,7 @@ def run_probe(
 
 @dataclasses.dataclass
 class Part:
-    """The inputs (N, F) of a probe and its labels."""
+    """Inputs (N, F) of a probe and their labels."""
 
     inputs: Floats
     labels: NDArray[Any]
@@ -210,7 +187,7 @@ class Part:
 
 
 class Probe:
-    """Logistic regression whose penalty is chosen."""
+    """Logistic regression with a chosen penalty."""
 
     def __init__(self, protocol: str, num_labels: int, options: ProbeOptions) -> None:
         self.best = PROTOCOLS[protocol]
@@ -224,7 +201,7 @@ class Probe:
         return classification_metrics(part.labels, predicted, self.num_labels)
 
     def folds(self, part: Part, count: int) -> Iterator[tuple[Part, Part]]:
-        """What is trained on and what is held out, with the classes' shares in each."""
+        """The training and held-out parts of each fold, stratified by class."""
         selection = require("sklearn.model_selection", "train", "probing")
         kind = selection.StratifiedKFold if self.num_labels else selection.KFold
         splitter = kind(count, shuffle=True, random_state=self.options.seed)
@@ -232,7 +209,7 @@ class Probe:
             yield part.take(rest), part.take(held)
 
     def fit_best(self, train: Part, validation: Part | None) -> Predict:
-        """Fits with the penalty that is best on validation data or folds, the first of equals."""
+        """Fits with the best penalty on validation data or folds, the first if equal."""
         if validation is not None:
             pairs = iter([(train, validation)])
         else:
@@ -240,7 +217,7 @@ class Probe:
             fewest = min(classes) if self.num_labels else len(train.labels)
             pairs = self.folds(train, int(min(self.options.folds, fewest)))
         totals = np.zeros(len(STRENGTHS))
-        # One thread: a step is so short that more would mostly wait for each other.
+        # One thread: steps are too short for more.
         with require("threadpoolctl", "train", "probing").threadpool_limits(1):
             for rest, held in pairs:
                 fits = self._fit(rest, STRENGTHS)
@@ -248,9 +225,9 @@ class Probe:
             return next(self._fit(train, [STRENGTHS[totals.argmax()]]))
 
     def _fit(self, train: Part, strengths: Sequence[float]) -> Iterator[Predict]:
-        """Fits with each penalty. A fit is to be used before the next one is asked for."""
+        """Fits with each penalty. Use a fit before requesting the next."""
         linear = require("sklearn.linear_model", "train", "probing")
-        # Each begins where the last one ended, which is near.
+        # The optimum of the last penalty is near.
         model = linear.LogisticRegression(max_iter=500, warm_start=True)
         inputs, labels, shares = train.inputs, train.labels, None
         if not self.num_labels:
@@ -258,7 +235,7 @@ class Probe:
             inputs = inputs[rows]
         for strength in strengths:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of an optimizer that would go on a little longer
+                warnings.simplefilter("ignore")  # the optimizer stopped at max_iter
                 model.set_params(C=strength).fit(inputs, labels, sample_weight=shares)
             if self.num_labels:
                 yield model.predict
@@ -269,10 +246,9 @@ class Probe:
 def _between_levels(
     scores: NDArray[np.float64],
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]:
-    """Scores as mixtures of the two levels around them (Tai et al. 2015, section 4.2).
+    """Scores as mixtures of the two nearest levels (Tai et al. 2015, section 4.2).
 
-    To the cross-entropy a score is two examples with its shares in both as their weights; a whole
-    number is one.
+    For the cross-entropy a score is two examples, weighted by its shares; a whole number is one.
 
     Returns:
         The row, the level and the weight of each of these examples.
@@ -280,12 +256,12 @@ def _between_levels(
     low = np.floor(scores)
     shares = np.concatenate([low + 1 - scores, scores - low])
     levels = np.concatenate([low, low + 1]).astype(np.intp)
-    kept = np.flatnonzero(shares)
-    return kept % len(scores), levels[kept], shares[kept]
+    nonzero = np.flatnonzero(shares)
+    return nonzero % len(scores), levels[nonzero], shares[nonzero]
 
 
 def encoder_batcher(encode: Callable[[list[str]], Any]) -> Batcher:
-    """A batcher of a function from texts to vectors, such as `TextEncoder.encode`."""
+    """A batcher from a function of texts to vectors, such as `TextEncoder.encode`."""
     return lambda params, batch: encode([" ".join(words) for words in batch])
 
 
@@ -296,10 +272,10 @@ def embed_texts(
     params: Params,
     report: Progress,
 ) -> dict[str, Floats]:
-    """The vector (D,) of each text; a text that stands there several times is computed once.
+    """The vector (D,) of each text; equal texts are computed once.
 
     Raises:
-        InputError: A vector is not finite, or there is not one for each text.
+        InputError: A vector is not finite, or there is not one per text.
     """
     unique = list(dict.fromkeys(texts))
     words = [text.split() for text in unique]
@@ -309,15 +285,14 @@ def embed_texts(
     for start in range(0, len(words), params["batch_size"]):
         batch = words[start : start + params["batch_size"]]
         report(f"{start:,} of {len(words):,} texts", EMBEDDING_SHARE * start / len(words))
-        found = np.asarray(batcher(params, batch), np.float32)  # (batch, D)
-        if found.ndim != 2 or len(found) != len(batch) or not np.isfinite(found).all():
+        rows = np.asarray(batcher(params, batch), np.float32)  # (batch, D)
+        odd = "" if np.isfinite(rows).all() else ", not all of them finite"
+        if rows.ndim != 2 or len(rows) != len(batch) or odd:
             raise InputError(
-                f"the encoder gave numbers of shape {found.shape} for {len(batch)} texts"
-                + (", not all of them finite" if not np.isfinite(found).all() else ""),
-                "a vector of finite numbers for each text",
-                "mend the model or the `batcher`",
+                f"the encoder gave numbers of shape {rows.shape} for {len(batch)} texts{odd}. "
+                "Return one vector of finite numbers per text from the `batcher`."
             )
-        vectors.extend(found)
+        vectors.extend(rows)
     return dict(zip(unique, vectors, strict=True))
 
 
@@ -332,19 +307,21 @@ def _parts(
 ) -> dict[str, Part]:
     every = [example for part in examples.values() for example in part]
     is_pair = protocol != "classification"
-    sides = [example.text for example in every] + [it.pair for it in every if is_pair]
+    sides = [example.text for example in every]
+    sides += [example.pair for example in every if is_pair]
     vectors = embed_texts(sides, batcher, prepare, params, report)
     parts = {}
     for name, part in examples.items():
         left = np.stack([vectors[example.text] for example in part])  # (N, D)
         right = np.stack([vectors[example.pair] for example in part]) if is_pair else left
-        labels = np.array([task.labels.index(it.label) if task.labels else it.label for it in part])
-        parts[name] = Part(_inputs(protocol, left, right), labels)
+        labels = [example.label for example in part]
+        numbers = [task.labels.index(label) for label in labels] if task.labels else labels
+        parts[name] = Part(_inputs(protocol, left, right), np.array(numbers))
     return parts
 
 
 def _inputs(protocol: str, left: Floats, right: Floats) -> Floats:
-    """(N, F): what the probe sees of vectors u and v."""
+    """(N, F) the probe's input from vectors u and v."""
     if protocol == "classification":
         return left
     both = [np.abs(left - right), left * right]

@@ -1,9 +1,9 @@
-"""Pseudo-perplexity: how surprising a masked language model finds texts.
+"""Pseudo-perplexity: how improbable a masked language model finds texts.
 
-Each token is masked in turn and guessed from all others; the figure is the exponential of the mean
-negative logarithm of its probability (Salazar et al. 2020, https://arxiv.org/abs/1910.14659).
+Each token is masked in turn and predicted from all others. The score is the exponential of the mean
+negative log-probability (Salazar et al. 2020, https://arxiv.org/abs/1910.14659).
 
-Notation: R rows of a batch (one a masked token), S sequence, V vocabulary.
+Notation: R rows of a batch (one per masked token), S sequence, V vocabulary.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ TOKEN_BUDGET = 8192
 
 @dataclasses.dataclass(frozen=True)
 class PseudoPerplexity:
-    """What a model thinks of texts."""
+    """The scores of texts: `accuracy` of the first prediction, and counts.
+
+    `tokens` excludes special tokens. `cut` texts were longer than the model's maximum.
+    """
 
     pseudo_perplexity: float
     accuracy: float
-    """The share of tokens that are the model's first guess."""
     tokens: int
-    """Tokens that were guessed: all but the special ones."""
     texts: int
     cut: int
-    """Texts that were longer than the model takes, whose ends were left out."""
 
 
 @torch.inference_mode()
@@ -49,30 +49,25 @@ def pseudo_perplexity(
     max_length: int | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> PseudoPerplexity:
-    """Guesses every token of every text.
-
-    A text of n tokens is computed n times.
+    """Predicts every token of every text; a text of n tokens is computed n times.
 
     Args:
         model: A `BertForMaskedLM` in eval mode.
         tokenizer: Its tokenizer.
         texts: The texts.
-        max_length: Tokens at which a text is cut; None for as many as the model takes.
-        progress: Called with a number of texts, before they are guessed.
-
-    Returns:
-        The figures over all tokens.
+        max_length: Tokens at which a text is cut; None for the model's maximum.
+        progress: Called with 1 before each text.
 
     Raises:
-        ValueError: There is no token to guess or no mask token, or `max_length` is more than the
-            model takes.
+        ValueError: There is no token to predict or no mask token, or `max_length` is too large.
     """
     limit = longest_sequence(model.config)
     length = limit if max_length is None else max_length
     check_length("max_length", length, 3, limit)
     if tokenizer.mask_token_id is None:
         raise InputError(
-            "the tokenizer has no mask token", "one such as [MASK]", "name it as mask_token"
+            "the tokenizer has no mask token. Use one that has, e.g. that of "
+            "google-bert/bert-base-uncased."
         )
     special = set(tokenizer.all_special_ids)
     cut = 0
@@ -88,14 +83,9 @@ def pseudo_perplexity(
                 progress(1)
             for place, gold in enumerate(ids):
                 if gold not in special:
-                    hidden = [*ids[:place], tokenizer.mask_token_id, *ids[place + 1 :]]
-                    zeros = [0] * len(ids)
-                    yield {
-                        "input_ids": hidden,
-                        "token_type_ids": zeros,
-                        "place": place,
-                        "gold": gold,
-                    }
+                    masked = [*ids[:place], tokenizer.mask_token_id, *ids[place + 1 :]]
+                    row = {"input_ids": masked, "token_type_ids": [0] * len(ids)}
+                    yield row | {"place": place, "gold": gold}
 
     collator = Collator(tokenizer.pad_token_id)
     losses: list[float] = []
@@ -113,6 +103,6 @@ def pseudo_perplexity(
         right += int((logits.argmax(dim=-1) == gold).sum())
     count = len(losses)
     if not count:
-        raise InputError("the texts hold no token to guess", "words", "give other texts")
-    loss = math.fsum(losses)  # exact, so the same for any batches and any order
+        raise InputError("the texts hold no token to guess. Give other texts.")
+    loss = math.fsum(losses)  # exact, so the same for any batches and order
     return PseudoPerplexity(perplexity(loss, count), right / count, count, len(texts), cut)

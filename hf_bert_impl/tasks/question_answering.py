@@ -1,8 +1,7 @@
-"""Question answering: finding the answer in a text, or that there is none."""
+"""Question answering: finding the answer in a text, or that it has none."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,30 +21,18 @@ from hf_bert_impl.tasks import squad
 from hf_bert_impl.tasks.base import Columns, Split, Task, cut
 from hf_bert_impl.tasks.metrics import Metrics
 
-#: What a data set of the hub has, as "squad" and "squad_v2" do.
+#: The columns of "squad" and "squad_v2" on the hub.
 FIELDS = ("id", "question", "context", "answers")
 
 
-@dataclasses.dataclass
-class Predictions:
-    """What a model says to all questions of a split."""
-
-    texts: dict[str, str]
-    """For each id the best answer other than the null answer."""
-    null_score_diffs: dict[str, float]
-    """By how much the null answer is ahead of it."""
-    threshold: float
-    """Above which the null answer is given."""
-
-
 class QuestionAnswering(Task):
-    """SQuAD's JSON, v1 or v2; or a data set with its columns.
+    """SQuAD's JSON, v1 or v2, or a data set with its columns.
 
     Args:
-        columns: Not needed: the format says where what is.
+        columns: Not allowed: the format has its own.
         dataset: As in `Task`.
-        doc_stride: Tokens that neighbouring windows of a long context share; None for 128, or less
-            where windows are short.
+        doc_stride: Tokens that neighbouring windows of a long context share; see
+            `windows.cut_windows`.
     """
 
     name = "question-answering"
@@ -62,9 +49,7 @@ class QuestionAnswering(Task):
         super().__init__(columns, dataset)
         if columns not in (None, Columns()):
             raise InputError(
-                "question answering was given columns",
-                "none, as SQuAD's format has its own",
-                "leave them out",
+                "question answering was given columns. Leave them out: SQuAD's format has its own."
             )
         self.doc_stride = doc_stride
         self.version = 1
@@ -82,17 +67,14 @@ class QuestionAnswering(Task):
             data = Squad(tuple(questions), 2 if without else 1)
         self.version = max(self.version, data.version)
         if self.version == 2:
-            # The score at the best threshold, since the model's own is tuned only at the end.
+            # The score at the best threshold: the model's own is tuned at the end.
             self.best_metric = "best_f1"
         return list(data.questions)
 
     def config(self) -> dict[str, Any]:
-        # The checkpoint's threshold was tuned to weights that are about to change.
+        # Training invalidates the checkpoint's threshold.
         threshold = 0.0 if self.version == 2 else None
         return {"num_labels": 2, "null_score_diff_threshold": threshold}
-
-    def take_config(self, config: Any, examples: Sequence[Any]) -> None:
-        """The head scores starts and ends, so there are no label names to take."""
 
     def features(
         self, examples: Sequence[Question], tokenizer: Any, max_length: int
@@ -108,35 +90,29 @@ class QuestionAnswering(Task):
             pipeline = QuestionAnsweringPipeline(
                 model=model, tokenizer=tokenizer, prepare=False, device=model.device
             )
-            texts, differences = squad.predict_squad(
-                pipeline, split.examples, max_seq_len=self._max_length, doc_stride=self.doc_stride
-            )
-        threshold = getattr(model.config, "null_score_diff_threshold", None)
-        return [Predictions(texts, differences, 0.0 if threshold is None else float(threshold))]
+            lengths: dict[str, Any] = {"max_seq_len": self._max_length}
+            lengths["doc_stride"] = self.doc_stride
+            return [squad.predict_squad(pipeline, split.examples, **lengths)]
 
     def part(self, split: Split, number: int, count: int) -> Split:
         return Split(cut(split.examples, number, count), split.features)
 
     def joined(self, parts: Sequence[list[Any]]) -> list[Any]:
-        predicted: list[Predictions] = [outputs[0] for outputs in parts]
-        texts = {key: text for part in predicted for key, text in part.texts.items()}
-        differences = {key: d for part in predicted for key, d in part.null_score_diffs.items()}
-        return [Predictions(texts, differences, predicted[0].threshold)]
+        whole: squad.Predictions = parts[0][0]
+        for (part,) in parts[1:]:
+            whole.texts |= part.texts
+            whole.null_score_diffs |= part.null_score_diffs
+        return [whole]
 
     def tune(self, model: Any, split: Split, outputs: list[Any]) -> None:
-        """Stores the threshold that gives the best F1 in the model's config."""
+        """Stores the threshold with the best F1 in the model's config."""
         if self.version == 2:
-            predicted: Predictions = outputs[0]
-            predicted.threshold = squad.tune_null_threshold(
-                Squad(tuple(split.examples), 2), predicted.texts, predicted.null_score_diffs
+            answers: squad.Predictions = outputs[0]
+            answers.threshold = squad.tune_null_threshold(
+                Squad(tuple(split.examples), 2), answers.texts, answers.null_score_diffs
             )
-            model.config.null_score_diff_threshold = predicted.threshold
+            model.config.null_score_diff_threshold = answers.threshold
 
     def score(self, split: Split, outputs: list[Any]) -> Metrics:
-        predicted: Predictions = outputs[0]
-        data = Squad(tuple(split.examples), self.version)
-        if self.version == 1:
-            return squad.evaluate_predictions(data, predicted.texts)
-        return squad.evaluate_predictions(
-            data, predicted.texts, predicted.null_score_diffs, predicted.threshold
-        ) | {"null_score_diff_threshold": predicted.threshold}
+        answers: squad.Predictions = outputs[0]
+        return answers.score(Squad(tuple(split.examples), self.version))

@@ -1,4 +1,4 @@
-"""The tasks by name, and those of GLUE (Wang et al. 2019) with their columns and scores."""
+"""The tasks by name, and the tasks of GLUE (Wang et al. 2019) with their columns and scores."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ TASKS: dict[str, type[Task]] = {
         *(QuestionAnswering, MultipleChoice, MaskedLanguageModeling),
     )
 }
-#: GLUE on the hub. The name of a task is a configuration of this data set.
+#: GLUE on the hub; each task is a configuration of this data set.
 GLUE_DATASET = "nyu-mll/glue"
-#: Which task has an option.
+#: The task of each option.
 OWNERS = {
     "doc_stride": "question-answering",
     "masking": "masked-lm",
@@ -36,14 +36,15 @@ OWNERS = {
 
 @dataclasses.dataclass(frozen=True)
 class GlueTask:
-    """How GLUE states a task."""
+    """How GLUE defines a task: `best_metric` is its (first) reported score.
+
+    Test labels are not published, so `validation` is the split to judge by.
+    """
 
     columns: Columns
     best_metric: str
-    """The score that the benchmark reports, the first where it reports two."""
     kind: str = "classification"
     validation: str = "validation"
-    """The split to judge by: the labels of the test sets are kept by the benchmark."""
 
 
 GLUE = {
@@ -71,14 +72,14 @@ def make_task(
 
     Args:
         name: One of `TASKS` or of `GLUE`.
-        columns: Where its files have what. GLUE's tasks have columns of their own.
-        dataset: A `datasets` id, with `:CONFIGURATION` after it where there are several; None for
-            files. GLUE's tasks have one of their own, in place of which a copy can be named.
-        **options: What only some tasks have: `multi_label=True` (classification, any number of
-            labels an example), `doc_stride` (question-answering), `masking` (masked-lm).
+        columns: The columns of its files. GLUE's tasks have their own.
+        dataset: A `datasets` id, with `:CONFIGURATION` where there are several, instead of files.
+            GLUE's tasks have their own, which a copy can replace.
+        **options: Options of single tasks: `multi_label=True` (classification), `doc_stride`
+            (question-answering), `masking` (masked-lm).
 
     Raises:
-        ValueError: There is no such task, or it has no such option.
+        ValueError: The task is unknown, or has no such option.
     """
     if name in GLUE:
         glue = GLUE[name]
@@ -87,14 +88,12 @@ def make_task(
         return task
     if name not in TASKS:
         raise InputError(
-            f"the task is {name!r}",
-            f"one of {', '.join(TASKS)}, or of GLUE {', '.join(GLUE)}",
-            "choose one",
+            f"the task is {name!r}. Use one of {', '.join(TASKS)}, or of GLUE {', '.join(GLUE)}."
         )
     for option in options:
         if OWNERS[option] != name:
             raise InputError(
-                f"{option} was given for {name}", f"it for {OWNERS[option]} alone", "leave it out"
+                f"`{option}` was given for {name}. Leave it out: only {OWNERS[option]} has it."
             )
     kind = MultiLabelClassification if options.pop("multi_label", False) else TASKS[name]
     return kind(columns, dataset, **options)

@@ -1,7 +1,6 @@
-"""SentEval whole (Conneau and Kiela 2018, https://arxiv.org/abs/1803.05449): its tasks, by its
-protocols, from its own files, for any encoder.
+"""SentEval (Conneau and Kiela 2018, https://arxiv.org/abs/1803.05449) for any encoder.
 
-All tasks are read and checked before the first text is made a vector.
+Its tasks are read from its own files, follow its protocols, and are checked before any computation.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ from hf_bert_impl.tasks.senteval_files import (
 )
 from hf_bert_impl.tasks.sts import StsFile, evaluate_sts
 
-#: Where the tasks are below the folder that a user names.
+#: Possible places of the tasks below the user's folder.
 PLACES = ("", "downstream", "data/downstream", "senteval/downstream")
-#: SentEval's own names of tasks that have shorter ones here.
+#: SentEval's longer names.
 LONG_NAMES = {
     "STSBENCHMARK": "STS-B",
     "SICKRELATEDNESS": "SICK-R",
     "SICKENTAILMENT": "SICK-E",
 }
-#: The figures of SentEval's paper, by logistic regression, times 100: the first one of a task.
+#: The (first) scores of SentEval's paper with logistic regression, times 100.
 PUBLISHED: dict[str, dict[str, float]] = {
     "GloVe": {
         **{"MR": 77.4, "CR": 78.7, "SUBJ": 91.2, "MPQA": 87.7, "SST2": 80.3, "SST5": 44.7},
@@ -72,36 +71,32 @@ PUBLISHED: dict[str, dict[str, float]] = {
 
 @dataclasses.dataclass(frozen=True)
 class SentEvalData:
-    """The data of a task, read and checked."""
+    """The data of a task: examples by "train", "validation" and "test", or files of similarity."""
 
     name: str
+    #: One of `PROTOCOLS`, or "similarity".
     protocol: str
-    """One of `PROTOCOLS`, or "similarity"."""
     examples: Examples
-    """By the names "train", "validation" and "test"; empty for similarity."""
     files: list[StsFile]
-    """Of similarity."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SentEvalResult:
-    """What was found in a task."""
+    """A task's scores, times 100 except the mean squared error, and deviations over folds.
+
+    `examples` are counts by part. `metrics` names the scores of the literature, the main one first.
+    """
 
     name: str
     protocol: str
-    """As `SentEvalData.protocol`."""
     examples: dict[str, int]
-    """How many there were, by the name of the data."""
     metrics: tuple[str, ...]
-    """The names of the scores that the literature gives, the one that counts first."""
     scores: Metrics
-    """All scores, times 100 but for the mean squared error."""
     deviations: Metrics | None
-    """The standard deviations over the folds of a cross-validation."""
 
     @property
     def score(self) -> float:
-        """The score that counts."""
+        """The main score."""
         return self.scores[self.metrics[0]]
 
 
@@ -110,41 +105,38 @@ def read_senteval(
     tasks: str | Iterable[str] | None = None,
     options: ProbeOptions | None = None,
 ) -> list[SentEvalData]:
-    """Finds and reads tasks in SentEval's own layout.
+    """Finds and reads tasks in SentEval's own layout, in the order of `TASKS`.
 
     Args:
-        folder: SentEval's folder, its `data`, `downstream`, or a folder that holds `downstream`.
-        tasks: Their names, as in `TASKS` or as SentEval has them; None for those that are there.
+        folder: SentEval's folder, its `data`, `downstream`, or a folder with `downstream`.
+        tasks: Names as in `TASKS` or as SentEval has them; None for all present tasks.
         options: How they will be probed.
 
-    Returns:
-        The tasks in the order of `TASKS`.
-
     Raises:
-        InputError: There is no such folder, task or file, a file cannot be read, or a class has too
-            few examples.
+        InputError: The folder, a task or a file is missing or unreadable, or a class has too few
+            examples.
     """
     given = Path(folder).expanduser()
-    wanted = None if tasks is None else task_names(tasks)
+    names = None if tasks is None else task_names(tasks)
     places = [given / place for place in PLACES]
     best = max(places, key=lambda place: len(_present(place)))  # the first of equals
     present = _present(best)
     if not present:
         folders = dict.fromkeys(task.folder for task in TASKS.values())
+        missing = f"there is no folder {given}"
+        problem = f"{given} has no task of SentEval" if given.is_dir() else missing
         raise InputError(
-            f"{given} has no task of SentEval" if given.is_dir() else f"there is no folder {given}",
-            f"a folder with some of {', '.join(folders)}, there or in `downstream` below it",
-            "check the path, or get the data with SentEval's get_transfer_data.bash",
+            f"{problem}. Name a folder with some of {', '.join(folders)}, or with `downstream`. "
+            "SentEval's get_transfer_data.bash downloads the data."
         )
-    for name in wanted or ():
+    for name in names or ():
         if name not in present:
             raise InputError(
-                f"there is no folder {best / TASKS[name].folder} for {name}",
-                f"tasks that are there ({', '.join(present)})",
-                "leave it out, or get its data",
+                f"there is no folder {best / TASKS[name].folder} for {name}. Leave the task out, "
+                f"or get its data. Present: {', '.join(present)}."
             )
     options = options or ProbeOptions()
-    return [_read(name, best, options) for name in wanted or present]
+    return [_read(name, best, options) for name in names or present]
 
 
 def task_names(names: str | Iterable[str]) -> list[str]:
@@ -154,16 +146,16 @@ def task_names(names: str | Iterable[str]) -> list[str]:
         names: In any case, with or without hyphens, as SST-2 or STSBenchmark; commas may join them.
 
     Raises:
-        InputError: There is no such task, or no name.
+        InputError: A task is unknown, or no name is given.
     """
     known = {_plain(name): name for name in TASKS} | LONG_NAMES
     joined = [names] if isinstance(names, str) else names
     given = [name.strip() for some in joined for name in some.split(",")]
     for name in given:
         if _plain(name) not in known:
-            raise InputError(f"`tasks` has {name!r}", f"some of {', '.join(TASKS)}", "choose these")
+            raise InputError(f"`tasks` has {name!r}. Use some of {', '.join(TASKS)}.")
     if not given:
-        raise InputError("`tasks` is empty", f"some of {', '.join(TASKS)}", "choose these")
+        raise InputError(f"`tasks` is empty. Use some of {', '.join(TASKS)}.")
     chosen = {known[_plain(name)] for name in given}
     return [name for name in TASKS if name in chosen]
 
@@ -182,13 +174,10 @@ def run_senteval(
         batcher: Turns texts, as lists of words, into vectors; `encoder_batcher` makes one.
         prepare: Called with all texts of a task before its first batch.
         options: How to probe.
-        progress: Called with the name of a task, what is done, and the share of the task's work.
-
-    Returns:
-        A result for each task.
+        progress: Called with the task's name, the current work, and the finished share.
 
     Raises:
-        InputError: The encoder gives no vector of finite numbers for a text.
+        InputError: The encoder gives no finite vector for a text.
     """
     require("sklearn", "train", "SentEval")
     options = options or ProbeOptions()
@@ -199,26 +188,22 @@ def run_senteval(
             if progress is not None:
                 progress(name, what, share)
 
-        if task.files:
-            results.append(_compare(task, batcher, prepare, options, report))
-        else:
-            results.append(_probe(task, batcher, prepare, options, report))
+        score = _compare if task.files else _probe
+        results.append(score(task, batcher, prepare, options, report))
     return results
 
 
 def means(scores: Mapping[str, float], names: Iterable[str]) -> dict[str, float]:
-    """The mean of the accuracies and that of the correlations.
+    """The mean of the accuracies and the mean of the correlations of the named tasks.
 
-    Args:
-        scores: The scores of tasks by their names.
-        names: The tasks. A mean over fewer of them would not compare, and is left out.
+    A mean over fewer of them would not be comparable and is omitted.
     """
-    found = {}
+    averages = {}
     for kind in ("accuracy", "correlation"):
-        some = [name for name in names if _is_accuracy(TASKS[name]) == (kind == "accuracy")]
-        if some and all(name in scores for name in some):
-            found[kind] = statistics.fmean(scores[name] for name in some)
-    return found
+        group = [name for name in names if _is_accuracy(TASKS[name]) == (kind == "accuracy")]
+        if group and all(name in scores for name in group):
+            averages[kind] = statistics.fmean(scores[name] for name in group)
+    return averages
 
 
 def _is_accuracy(task: ProbeTask | SimilarityTask) -> bool:
@@ -242,17 +227,14 @@ def _read(name: str, place: Path, options: ProbeOptions) -> SentEvalData:
     try:
         check_probe(_task(data), data.examples, options)
     except InputError as error:
-        given, expected, remedy = error.args
-        raise InputError(f"{name}: {given}", expected, remedy) from None
+        raise InputError(f"{name}: {error}") from None
     return data
 
 
 def _task(data: SentEvalData) -> Any:
-    """The task with its labels, of which every part of the data has some."""
+    """The task with its labels."""
     task = make_task("regression" if data.protocol == "relatedness" else "classification")
-    task.learn_labels(data.examples["train"], [])
-    for part in data.examples.values():
-        task.check_labels(part)
+    task.learn_labels(data.examples)
     return task
 
 
@@ -263,22 +245,14 @@ def _probe(
     options: ProbeOptions,
     report: Progress,
 ) -> SentEvalResult:
-    found = run_probe(
-        data.protocol,
-        _task(data),
-        data.examples,
-        batcher,
-        prepare,
-        options,
-        report,
-        name=data.name,
-    )
+    arguments = (data.protocol, _task(data), data.examples, batcher, prepare, options, report)
+    result = run_probe(*arguments, name=data.name)
     metrics: tuple[str, ...] = ("accuracy", "f1") if data.name == "MRPC" else ("accuracy",)
     if data.protocol == "relatedness":
         metrics = ("pearson", "spearman")
-    scores = _percent(found.scores)
-    deviations = None if found.deviations is None else _percent(found.deviations)
-    return SentEvalResult(data.name, data.protocol, found.examples, metrics, scores, deviations)
+    scores = _percent(result.scores)
+    deviations = None if result.deviations is None else _percent(result.deviations)
+    return SentEvalResult(data.name, data.protocol, result.examples, metrics, scores, deviations)
 
 
 def _percent(scores: Metrics) -> Metrics:

@@ -1,8 +1,8 @@
-"""The files of SentEval's tasks: where its `get_transfer_data.bash` puts them, how they are read.
+"""The files of SentEval's tasks, where its `get_transfer_data.bash` writes them.
 
-What follows is about the folder `downstream`, in which every task has one below. MR, CR, SUBJ, MPQA
-and TREC are Latin-1 as SentEval has them. UTF-8 is tried first, because people convert them, and
-Latin-1 text with a letter beyond ASCII is hardly ever UTF-8 as well. All others are UTF-8.
+Each task has a folder in `downstream`. SentEval's MR, CR, SUBJ, MPQA and TREC are Latin-1. UTF-8 is
+tried first, because users convert them, and Latin-1 text with a letter beyond ASCII is hardly ever
+valid UTF-8. All others are UTF-8.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from hf_bert_impl.tasks.base import Example
 from hf_bert_impl.tasks.sts import StsFile, gold_score
 
 Examples = dict[str, list[Example]]
-#: The names that `run_probe` has for the parts of the data.
+#: Parts of the data, as in `run_probe`.
 PARTS = ("train", "validation", "test")
-AGAIN = "get SentEval's data again"
-MEND = f"mend the line, or {AGAIN}"
+AGAIN = "Get SentEval's data again with its get_transfer_data.bash."
 
 
 def read_opinions(*names: str) -> Callable[[Path], Examples]:
-    """A reader of tasks with a file for each class and a text a line.
+    """A reader of tasks with one file per class and one text per line.
 
-    A text may be empty: two reviews of CR are, and SentEval counts them.
+    A text may be empty: SentEval counts two empty reviews of CR.
 
     Args:
         *names: The files; their endings are the classes.
@@ -50,30 +49,29 @@ def read_opinions(*names: str) -> Callable[[Path], Examples]:
 def read_table(
     pattern: str, layout: str, *names: str, header: str = "", latin: bool = False
 ) -> Callable[[Path], Examples]:
-    """A reader of tasks with an example a line; blank lines are passed over.
+    """A reader of tasks with one example per line; blank lines are skipped.
 
     Args:
-        pattern: Of a line without the blanks around it: the groups `text`, `pair` (of pairs), and
-            `label` or `score`.
-        layout: What a line holds, for messages.
-        *names: The files of training, of validation (where there are three) and of test data.
-        header: How the names of the columns begin, which are the first line; empty without them.
+        pattern: A stripped line, with the groups `text`, optionally `pair`, and `label` or `score`.
+        layout: A line's content, for messages.
+        *names: The files of training, (of three files) validation, and test data.
+        header: The beginning of the first line, if it names the columns.
         latin: As in `_lines`.
     """
 
     def read(folder: Path) -> Examples:
-        found: Examples = {}
+        examples: Examples = {}
         for part, name in zip(PARTS if len(names) == 3 else PARTS[::2], names, strict=True):
-            found[part] = []
+            examples[part] = []
             for place, line in _filled(folder / name, layout, header, latin):
                 match = re.fullmatch(pattern, line.strip())
                 fields = match.groupdict() if match else {}
                 if not fields or not all(field.strip() for field in fields.values()):
-                    raise InputError(f"{place} has {line[:60]!r}", layout, MEND)
+                    raise InputError(f"{place} has {line[:60]!r}, not {layout}. {AGAIN}")
                 label = fields.get("label", "").strip()
-                label = label or gold_score(fields["score"], place, layout, MEND)
-                found[part].append(Example(fields["text"], fields.get("pair"), label, place))
-        return found
+                label = label or gold_score(fields["score"], place)
+                examples[part].append(Example(fields["text"], fields.get("pair"), label, place))
+        return examples
 
     return read
 
@@ -81,83 +79,79 @@ def read_table(
 def read_mrpc(folder: Path) -> Examples:
     """`label TAB id TAB id TAB text TAB text` below a line of names.
 
-    Microsoft's files have bare fields, in which quotation marks mean themselves. In copies that
-    went through a spreadsheet those that hold one are quoted, and may hold tabs.
+    Microsoft's files have no quoting. Copies from a spreadsheet quote fields with quotation marks,
+    which then may contain tabs.
     """
     layout = "0 or 1, two numbers and two texts with tabs between them"
-    found: Examples = {}
+    examples: Examples = {}
     for part in ("train", "test"):
         lines = _filled(folder / f"msr_paraphrase_{part}.txt", layout, "Quality")
         quoted = [_unquoted(line) for _, line in lines]
         bare = [line.split("\t") for _, line in lines]
-        # What fits more lines; where both do, nothing speaks against the quotation.
+        # The reading that fits more lines, quoted if equal.
         fitting = max(quoted, bare, key=lambda rows: sum(len(row) == 5 for row in rows))
-        found[part] = []
+        examples[part] = []
         for (place, _), fields in zip(lines, fitting, strict=True):
             fields = [field for field in map(str.strip, fields) if field]
             if len(fields) != 5 or fields[0] not in ("0", "1"):
-                raise InputError(f"{place} has {len(fields)} fields", layout, MEND)
-            found[part].append(Example(fields[3], fields[4], fields[0], place))
-    return found
+                raise InputError(f"{place} has {len(fields)} fields, not {layout}. {AGAIN}")
+            examples[part].append(Example(fields[3], fields[4], fields[0], place))
+    return examples
 
 
 def read_snli(folder: Path) -> Examples:
-    """Three files for each part: premises, hypotheses and labels, line by line."""
-    layout = "a sentence or a label a line, as many as its two other files have"
-    found: Examples = {}
+    """Three files per part: premises, hypotheses and labels, line by line."""
+    layout = "a sentence or a label"
+    examples: Examples = {}
     for part, name in zip(PARTS, ("train", "dev", "test"), strict=True):
         paths = [folder / f"{kind}.{name}" for kind in ("s1", "s2", "labels")]
-        found[part] = []
+        examples[part] = []
         for lines in _side_by_side(paths, layout):
             for place, field in lines:
                 if not field.strip():
-                    raise InputError(f"{place} has nothing", layout, MEND)
+                    raise InputError(f"{place} is blank, not {layout}. {AGAIN}")
             (_, text), (_, pair), (place, label) = lines
-            found[part].append(Example(text, pair, label.strip(), place))
-        _check_any(paths[0], found[part])
-    return found
+            examples[part].append(Example(text, pair, label.strip(), place))
+        _check_any(paths[0], examples[part])
+    return examples
 
 
 def read_sts_files(folder: Path, names: Sequence[str]) -> list[StsFile]:
     """`STS.input.NAME.txt`, pairs with a tab between, and `STS.gs.NAME.txt`, their scores.
 
-    Pairs without a score are passed over: the sets of 2015 and 2016 have many.
+    Pairs without a score are skipped, as the sets of 2015 and 2016 have many.
     """
-    layout = "two sentences with a tab between them, and a score or nothing in the other file"
-    found = []
+    layout = "two sentences with a tab between them, and in the other file a score or a blank"
+    files = []
     for name in names:
         paths = [folder / f"STS.{kind}.{name}.txt" for kind in ("input", "gs")]
         file = StsFile(name, [], [])
         for (place, line), (place_of_score, score) in _side_by_side(paths, layout):
             if not score.strip():
                 continue
-            # Some lines of 2015 and 2016 name their sources in further fields.
+            # Some lines of 2015 and 2016 have further fields for their sources.
             left, right, *_ = [*line.split("\t"), ""]
             if not left.strip() or not right.strip():
-                raise InputError(f"{place} has {line[:60]!r}", layout, MEND)
-            file.gold.append(gold_score(score, place_of_score, layout, MEND))
+                raise InputError(f"{place} has {line[:60]!r}, not {layout}. {AGAIN}")
+            file.gold.append(gold_score(score, place_of_score))
             file.pairs.append((left, right))
         _check_any(paths[1], file.gold)
-        found.append(file)
-    return found
+        files.append(file)
+    return files
 
 
 # --- lines ----------------------------------------------------------------------------------------
 
-#: Where a line stands, for messages, and the line.
+#: The place of a line, for messages, and the line.
 _Line = tuple[str, str]
 
 
 def _lines(path: Path, layout: str, latin: bool = False) -> Iterator[_Line]:
-    """The lines of a file in UTF-8; with `latin` in Latin-1 where they are not UTF-8."""
+    """The lines of a file in UTF-8, or with `latin` in Latin-1 if they are not UTF-8."""
     check_text_file(path, f"a file of SentEval: {layout}")
     content = path.read_bytes()
     if b"\0" in content:
-        raise InputError(
-            f"{path} is no text (it has a byte of zero, as UTF-16 has)",
-            "the encoding that SentEval gives the file",
-            AGAIN,
-        )
+        raise InputError(f"{path} is no text: it has a byte of zero, as UTF-16 has. {AGAIN}")
     try:
         text = decode(content, str(path))
     except InputError:
@@ -169,33 +163,33 @@ def _lines(path: Path, layout: str, latin: bool = False) -> Iterator[_Line]:
 
 
 def _filled(path: Path, layout: str, header: str, latin: bool = False) -> list[_Line]:
-    """The lines that are not blank, without the names of the columns; there is at least one."""
-    filled = [it for it in _lines(path, layout, latin) if it[1].strip()]
+    """The lines that are not blank, without the header; at least one."""
+    filled = [line for line in _lines(path, layout, latin) if line[1].strip()]
     if filled and not filled[0][1].startswith(header):
         place, names = filled[0]
-        expected = f"the names of the columns, {header} first"
-        raise InputError(f"{place} has {names[:60]!r}", expected, MEND)
+        raise InputError(
+            f"{place} has {names[:60]!r}, not the names of the columns, {header} first. {AGAIN}"
+        )
     filled = filled[1:] if header else filled
     _check_any(path, filled)
     return filled
 
 
 def _side_by_side(paths: Sequence[Path], layout: str) -> Iterator[tuple[_Line, ...]]:
-    """The lines of files that have as many each."""
+    """The lines of files with equally many."""
     first, *others = [list(_lines(path, layout)) for path in paths]
     for path, lines in zip(paths[1:], others, strict=True):
         if len(lines) != len(first):
             raise InputError(
-                f"{path} has {len(lines):,} lines, and {paths[0].name} {len(first):,}",
-                "as many in both",
-                f"one of them was cut: {AGAIN}",
+                f"{path} has {len(lines):,} lines, and {paths[0].name} {len(first):,}. One was "
+                f"cut. {AGAIN}"
             )
     yield from zip(first, *others, strict=True)
 
 
-def _check_any(path: Path, found: Sequence[object]) -> None:
-    if not found:
-        raise InputError(f"{path} has no example", "some", AGAIN)
+def _check_any(path: Path, examples: Sequence[object]) -> None:
+    if not examples:
+        raise InputError(f"{path} has no example. {AGAIN}")
 
 
 def _unquoted(line: str) -> list[str]:
@@ -207,18 +201,16 @@ def _unquoted(line: str) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class ProbeTask:
-    """A task on which a probe is trained."""
+    """A task with a probe: its folder in `downstream`, one of `PROTOCOLS`, and a reader."""
 
     folder: str
-    """Below `downstream`."""
     protocol: str
-    """One of `PROTOCOLS`."""
     read: Callable[[Path], Examples]
 
 
 @dataclasses.dataclass(frozen=True)
 class SimilarityTask:
-    """A task in which cosines are compared with scores."""
+    """A task that compares cosines with scores."""
 
     folder: str
     files: tuple[str, ...]
@@ -242,7 +234,7 @@ _SICK = (
 _PAIR = r"(?P<text>[^\t]*)\t(?P<pair>[^\t]*)"
 SICK_E = read_table(rf"[^\t]*\t{_PAIR}\t[^\t]*\t(?P<label>[^\t]*)", *_SICK, header="pair_ID")
 SICK_R = read_table(rf"[^\t]*\t{_PAIR}\t(?P<score>[^\t]*)\t[^\t]*", *_SICK, header="pair_ID")
-# Some lines name their licence in further fields.
+# Some lines have further fields for their licence.
 STS_B = read_table(
     rf"([^\t]*\t){{4}}(?P<score>[^\t]*)\t{_PAIR}(\t.*)?",
     "genre, file, year, number, score and two sentences with tabs between them",

@@ -1,4 +1,4 @@
-"""Tasks that judge a whole text or pair: classes, several labels, numbers, choices.
+"""Tasks on a whole text or pair: classes, several labels, numbers, choices.
 
 Notation: N examples, L labels, C choices.
 """
@@ -29,12 +29,12 @@ from hf_bert_impl.tasks.base import (
 )
 from hf_bert_impl.tasks.metrics import Metrics
 
-#: Up to this label squared errors and their gradients stay far within the range of float32.
+#: Larger labels could exceed the range of float32 in squared errors and gradients.
 LARGEST_LABEL = 1_000_000_000
 
 
 class _SequenceTask(RowTask):
-    """A text or a pair in, a row of logits out."""
+    """A text or a pair as input, a row of logits as output."""
 
     head = "BertForSequenceClassification"
 
@@ -52,7 +52,7 @@ class _SequenceTask(RowTask):
         return label_name(row, value)
 
     def number(self, label: Any) -> Any:
-        """A label as the model's loss takes it."""
+        """A label in the form of the model's loss."""
         return self.labels.index(label)
 
     def features(
@@ -69,18 +69,20 @@ class _SequenceTask(RowTask):
             feature["labels"] = self.number(example.label)
         return features
 
-    def outputs(self, model: Any, batch: dict[str, Tensor], features: list[Feature]) -> list[Any]:
+    def outputs(
+        self, model: Any, batch: dict[str, Tensor], labels: Any, features: list[Feature]
+    ) -> list[Any]:
         logits = model(**batch, return_dict=True).logits
         check_numbers(logits, model)
         return list(logits.float().cpu().numpy())
 
     def gold(self, split: Split) -> np.ndarray[Any, Any]:
-        """The labels of all examples as the loss takes them."""
+        """The labels of all examples in the form of the loss."""
         return np.array([feature["labels"] for feature in split.features])
 
 
 class Classification(_SequenceTask):
-    """One class a text or pair."""
+    """One class per text or pair."""
 
     name = "classification"
     best_metric = "accuracy"
@@ -103,7 +105,7 @@ class Classification(_SequenceTask):
 
 
 class MultiLabelClassification(_SequenceTask):
-    """Any number of labels a text or pair: a list in JSON, names with commas between in tables."""
+    """Any number of labels per text or pair: a list in JSON, names with commas in tables."""
 
     name = "classification"
     best_metric = "f1"
@@ -114,15 +116,13 @@ class MultiLabelClassification(_SequenceTask):
             value = [name for name in value.split(",") if name.strip()]
         if not isinstance(value, list):
             raise InputError(
-                f"{row.place} has the label {value!r}",
-                "a list of names, or names with commas between them",
-                "mend it",
+                f"{row.place} has the label {value!r}. Give a list of names, or names with commas "
+                "between them."
             )
         return [label_name(row, name) for name in value]
 
     def names_in(self, example: Example) -> Sequence[str]:
-        names: list[str] = example.label
-        return names
+        return example.label
 
     def number(self, label: Any) -> list[float]:
         return [float(name in label) for name in self.labels]
@@ -136,7 +136,7 @@ class MultiLabelClassification(_SequenceTask):
 
 
 class Regression(_SequenceTask):
-    """A number a text or pair, such as how similar two sentences are."""
+    """A number per text or pair, such as the similarity of two sentences."""
 
     name = "regression"
     best_metric = "pearson"
@@ -148,9 +148,8 @@ class Regression(_SequenceTask):
             number = math.nan
         if not abs(number) <= LARGEST_LABEL:  # NaN is not
             raise InputError(
-                f"{row.place} has the label {value!r}",
-                f"a number from {-LARGEST_LABEL:,} to {LARGEST_LABEL:,}",
-                "mend it, divide all labels by a power of ten, or name another label column",
+                f"{row.place} has the label {value!r}. Give a number from {-LARGEST_LABEL:,} to "
+                f"{LARGEST_LABEL:,}, or name another label column."
             )
         return number
 
@@ -164,13 +163,12 @@ class Regression(_SequenceTask):
     def take_config(self, config: Any, examples: Sequence[Example]) -> None:
         if config.num_labels != 1:
             raise InputError(
-                f"the model has {config.num_labels} labels",
-                "one number for regression",
-                "name a model that was fine-tuned for it",
+                f"the model has {config.num_labels} labels, and regression needs one. Name a model "
+                "that was fine-tuned for it."
             )
 
     def start_head(self, model: Any, train: Split) -> None:
-        # From 0, much of the training would go into moving every prediction to the mean.
+        # Starting at 0 would spend much of the training on the mean.
         nn.init.constant_(model.classifier.bias, float(self.gold(train).mean()))
 
     def score(self, split: Split, outputs: list[Any]) -> Metrics:
@@ -182,9 +180,9 @@ class Regression(_SequenceTask):
 
 
 class MultipleChoice(_SequenceTask):
-    """The number, from 0, of the right one among several continuations of a text.
+    """The number, from 0, of the right continuation of a text.
 
-    The choices are columns with commas between their names, or one column with a list.
+    The choices are columns with commas between their names, or one column of lists.
     """
 
     name = "multiple-choice"
@@ -195,13 +193,12 @@ class MultipleChoice(_SequenceTask):
         super().__init__(columns, dataset)
         if self.columns.pair is None:
             raise InputError(
-                "multiple choice has no columns of choices",
-                "their names with commas between them, or one column with lists",
-                "name them as the text-pair column",
+                "multiple choice has no columns of choices. Name them as the text-pair column, "
+                "with commas between, or one column with lists."
             )
 
-    def wanted(self, source: str) -> list[str]:
-        text, pair, label = super().wanted(source)
+    def names(self, source: str) -> list[str]:
+        text, pair, label = super().names(source)
         return [text, *pair.split(","), label]
 
     def example(self, row: Row) -> Example:
@@ -212,17 +209,10 @@ class MultipleChoice(_SequenceTask):
         number = int(label) if str(label).strip().isdecimal() else -1
         if not 0 <= number < len(choices) or len(choices) < 2:
             raise InputError(
-                f"{row.place} has {len(choices)} choice(s) and the label {label!r}",
-                "at least 2 and the number of the right one, from 0",
-                "mend it",
+                f"{row.place} has {len(choices)} choice(s) and the label {label!r}. Give at least "
+                "2 and the number of the right one, from 0."
             )
         return Example(check_text(row, text), choices, number, row.place)
-
-    def config(self) -> dict[str, Any]:
-        return {}
-
-    def take_config(self, config: Any, examples: Sequence[Example]) -> None:
-        """The head scores choices, so there are no label names to take."""
 
     def features(
         self, examples: Sequence[Example], tokenizer: Any, max_length: int
@@ -231,9 +221,8 @@ class MultipleChoice(_SequenceTask):
         other = next((example for example in examples if len(example.pair) != count), None)
         if other is not None:
             raise InputError(
-                f"{other.place} has {len(other.pair)} choices",
-                f"{count} as in {examples[0].place}",
-                "give every question as many",
+                f"{other.place} has {len(other.pair)} choices, and {examples[0].place} {count}. "
+                "Give every question as many."
             )
         rows = encode(
             tokenizer,
@@ -241,16 +230,11 @@ class MultipleChoice(_SequenceTask):
             [choice for example in examples for choice in example.pair],
             max_length,
         )
-        return [
-            {
-                **{
-                    name: [row[name] for row in rows[index * count : (index + 1) * count]]
-                    for name in ("input_ids", "token_type_ids")
-                },
-                "labels": example.label,
-            }
-            for index, example in enumerate(examples)
-        ]
+        features: list[Feature] = []
+        for example, choices in zip(examples, zip(*[iter(rows)] * count, strict=True), strict=True):
+            columns = {name: [row[name] for row in choices] for name in choices[0]}
+            features.append(columns | {"labels": example.label})
+        return features
 
     def score(self, split: Split, outputs: list[Any]) -> Metrics:
         return {"accuracy": float(np.mean(self.gold(split) == np.argmax(outputs, axis=1)))}

@@ -1,18 +1,19 @@
 """SQuAD's exact match and F1, as the official scripts of v1.1 and v2.0 count them.
 
-Texts are compared in lower case, without ASCII punctuation and the articles a, an and the. F1 is
-that of the bags of words. Where a question has several right answers the best one counts. All
-figures are times 100 (Rajpurkar et al. 2016, section 6.1; 2018, section 5).
+Texts are compared in lower case, without ASCII punctuation and the articles a, an and the. F1
+compares bags of words. The best of several right answers counts. All scores are times 100
+(Rajpurkar et al. 2016, section 6.1; 2018, section 5).
 """
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import json
 import math
 import re
 import string
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,12 @@ from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
 from hf_bert_impl.progress import text_progress
 from hf_bert_impl.tasks.metrics import Metrics
 
-#: Most tokens of an answer, as in run_squad.py.
+#: Maximum tokens of an answer, as in run_squad.py.
 MAX_ANSWER_LEN = 30
 #: The official script's `--na-prob-thresh`.
 NA_PROB_THRESHOLD = 1.0
 
-#: What `evaluate_checkpoint` writes: the answers, and for v2.0 what the threshold decided between.
+#: Files of `evaluate_checkpoint`: the answers, and for v2.0 the inputs of the threshold's decision.
 PREDICTIONS, SPANS, DIFFERENCES = (
     "predictions.json",
     "predictions_without_null.json",
@@ -47,19 +48,8 @@ def normalize_answer(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", bare).split())
 
 
-def exact_match(prediction: str, answer: str) -> float:
-    """1 where both are the same after `normalize_answer`, else 0."""
-    return float(normalize_answer(prediction) == normalize_answer(answer))
-
-
 def f1(prediction: str, answer: str, version: int = 2) -> float:
-    """The F1 of the words, from 0 to 1.
-
-    Args:
-        prediction: The text that was predicted.
-        answer: A right answer.
-        version: Two texts without words agree in v2.0, and do not in v1.1.
-    """
+    """The F1 of the words, from 0 to 1; two texts without words agree in v2.0 only."""
     predicted, right = normalize_answer(prediction).split(), normalize_answer(answer).split()
     if not predicted or not right:
         return float(version == 2 and predicted == right)
@@ -80,23 +70,25 @@ def evaluate_predictions(
 
     Args:
         squad: The questions with their right answers.
-        predictions: The text for each question's id, empty for no answer. A question without one
-            counts as wrong; other ids are passed over.
-        na_probs: For each id how likely the question has no answer, on any scale.
+        predictions: The text by question id, empty for no answer. A missing one counts as wrong;
+            unknown ids are ignored.
+        na_probs: By id, the score of having no answer, on any scale.
         na_prob_threshold: Above it a question counts as predicted to have no answer.
 
     Returns:
-        `exact`, `f1` and `total`; the same of the questions with an answer (`HasAns_exact`, …) and
-        of those without (`NoAns_exact`, …), where there are any; with `na_probs` also `best_exact`
-        and `best_f1`, the highest that any threshold gives, and those thresholds
-        (`best_exact_thresh`, `best_f1_thresh`).
+        `exact`, `f1` and `total`, also for questions with an answer (`HasAns_exact`, …) and without
+        (`NoAns_exact`, …). With `na_probs` also `best_exact` and `best_f1` over all thresholds, and
+        the thresholds (`best_exact_thresh`, `best_f1_thresh`).
 
     Raises:
         ValueError: No prediction belongs to a question, or one has no entry in `na_probs`.
     """
     raw = _raw_scores(squad, predictions)
-    if na_probs is not None:
-        _check_na_probs(raw["exact"], na_probs)
+    if missing := [key for key in raw["exact"] if na_probs is not None and key not in na_probs]:
+        raise InputError(
+            f"{len(missing)} predicted questions ({missing[0]!r} first) have no no-answer "
+            "probability. Complete the file."
+        )
     decided = {name: dict(scores) for name, scores in raw.items()}
     for question in squad.questions:
         likely_none = (na_probs or {}).get(question.id, -math.inf) > na_prob_threshold
@@ -104,10 +96,8 @@ def evaluate_predictions(
             for scores in decided.values():
                 scores[question.id] = float(not question.answers)
     metrics = _averages(decided, squad.questions)
-    for prefix, part in (
-        ("HasAns", [question for question in squad.questions if question.answers]),
-        ("NoAns", [question for question in squad.questions if not question.answers]),
-    ):
+    for prefix, has_answer in (("HasAns", True), ("NoAns", False)):
+        part = [question for question in squad.questions if bool(question.answers) == has_answer]
         if part:
             averages = _averages(decided, part)
             metrics |= {f"{prefix}_{name}": value for name, value in averages.items()}
@@ -121,16 +111,16 @@ def evaluate_predictions(
 def tune_null_threshold(
     squad: Squad, predictions: Mapping[str, str], null_score_diffs: Mapping[str, float]
 ) -> float:
-    """The threshold for `null_score_diff_threshold` that gives the best F1.
+    """The `null_score_diff_threshold` with the best F1.
 
     Args:
         squad: A development set of v2.0.
-        predictions: For each id the best answer other than the null answer.
-        null_score_diffs: For each id by how much the null answer's score is ahead of it.
+        predictions: By id the best answer other than the null answer.
+        null_score_diffs: By id the null answer's lead over it.
 
     Returns:
-        The official script's `best_f1_thresh`; where no answer at all is best, a number below all
-        differences, in place of the official 0.
+        The official script's `best_f1_thresh`. If giving no answer is best, a number below all
+        differences (officially 0).
 
     Raises:
         ValueError: As `evaluate_predictions`.
@@ -141,6 +131,26 @@ def tune_null_threshold(
     return metrics["best_f1_thresh"]
 
 
+@dataclasses.dataclass
+class Predictions:
+    """A model's answers to questions, by id.
+
+    `texts` are the best answers other than the null answer, and `null_score_diffs` its lead over
+    them. Above `threshold` the null answer is given (v2.0).
+    """
+
+    texts: dict[str, str]
+    null_score_diffs: dict[str, float]
+    threshold: float
+
+    def score(self, squad: Squad) -> Metrics:
+        """The scores of `evaluate_predictions`, for v2.0 with `null_score_diff_threshold`."""
+        if squad.version == 1:
+            return evaluate_predictions(squad, self.texts)
+        metrics = evaluate_predictions(squad, self.texts, self.null_score_diffs, self.threshold)
+        return metrics | {"null_score_diff_threshold": self.threshold}
+
+
 def predict_squad(
     pipeline: QuestionAnsweringPipeline,
     questions: Sequence[Question],
@@ -148,19 +158,15 @@ def predict_squad(
     *,
     max_answer_len: int = MAX_ANSWER_LEN,
     **parameters: Any,
-) -> tuple[dict[str, str], dict[str, float]]:
-    """Answers the questions of SQuAD.
+) -> Predictions:
+    """Answers the questions of SQuAD, with the threshold of the model's config.
 
     Args:
         pipeline: A model and its tokenizer.
         questions: The questions.
         advance: Called with 1 after each question.
-        max_answer_len: Most tokens of an answer.
-        **parameters: Others of `QuestionAnsweringPipeline.find_answers`.
-
-    Returns:
-        For each id the best answer other than the null answer, and by how much the null answer's
-        score is ahead of it.
+        max_answer_len: Maximum tokens of an answer.
+        **parameters: Further ones of `QuestionAnsweringPipeline.find_answers`.
     """
     pairs = [(question.text, question.context) for question in questions]
     answered = pipeline.find_answers(pairs, max_answer_len=max_answer_len, **parameters)
@@ -169,7 +175,7 @@ def predict_squad(
         texts[question.id] = answers.best_text()
         differences[question.id] = answers.null_score_diff
         advance(1)
-    return texts, differences
+    return Predictions(texts, differences, pipeline.null_score_diff_threshold)
 
 
 def evaluate_checkpoint(
@@ -184,73 +190,61 @@ def evaluate_checkpoint(
     progress: bool = False,
     **parameters: Any,
 ) -> Metrics:
-    """Answers all questions by a model, and scores the answers.
+    """Answers all questions with a model, and scores the answers.
 
     Args:
         path: The model: a folder or a hub id.
         squad: The questions with their right answers.
-        dtype: What to compute in; None for what the weights are saved in.
-        batch_invariant: Whether a question gets the same scores, to the bit, whatever others come
-            with it.
-        null_score_diff_threshold: How far the null answer has to be ahead in v2.0; None for the
-            model's own.
-        tune_threshold: Take the threshold with the best F1, and store it in the model's folder.
+        dtype: Of the computation; None for the checkpoint's.
+        batch_invariant: The same bits for a question in any batch.
+        null_score_diff_threshold: The null answer's minimum lead in v2.0; None for the model's own.
+        tune_threshold: Use the threshold with the best F1, and store it in the model's folder.
         output: A folder for the predictions.
         progress: Show a bar on standard error.
-        **parameters: Others of `QuestionAnsweringPipeline.find_answers`.
+        **parameters: Further ones of `QuestionAnsweringPipeline.find_answers`.
 
     Returns:
-        The figures of `evaluate_predictions`, for v2.0 with the `null_score_diff_threshold` that
-        was used.
+        The scores of `evaluate_predictions`, for v2.0 with the `null_score_diff_threshold`.
 
     Raises:
-        ValueError, OSError: The checkpoint cannot be used, or a number is out of its range.
+        ValueError, OSError: The checkpoint cannot be used, or a number is out of range.
     """
-    threshold, with_null = null_score_diff_threshold, squad.version == 2
-    if tune_threshold and not with_null:
+    if tune_threshold and squad.version == 1:
         raise InputError(
-            "the data is SQuAD v1.1, whose questions all have answers",
-            "v2.0 to tune the threshold on",
-            "give such a file as `data`",
+            "the data is SQuAD v1.1, whose questions all have answers. Give a v2.0 file as `data` "
+            "to tune the threshold on."
         )
     pipeline = QuestionAnsweringPipeline.from_pretrained(
         path, dtype=dtype, batch_invariant=batch_invariant, **parameters
     )
     with text_progress(progress, len(squad.questions)) as advance:
-        spans, differences = predict_squad(pipeline, squad.questions, advance, **parameters)
-    files: dict[str, Any] = {PREDICTIONS: spans}
-    if not with_null:
-        metrics = evaluate_predictions(squad, spans)
-    else:
-        if tune_threshold:
-            threshold = tune_null_threshold(squad, spans, differences)
-            store_null_threshold(path, threshold)
-        elif threshold is None:
-            threshold = pipeline.null_score_diff_threshold
-        texts = decide(spans, differences, threshold)
-        files = {PREDICTIONS: texts, SPANS: spans, DIFFERENCES: differences}
-        metrics = evaluate_predictions(squad, spans, differences, threshold)
-        metrics["null_score_diff_threshold"] = threshold
+        predictions = predict_squad(pipeline, squad.questions, advance, **parameters)
+    texts, differences = predictions.texts, predictions.null_score_diffs
+    if tune_threshold:
+        predictions.threshold = tune_null_threshold(squad, texts, differences)
+        store_null_threshold(path, predictions.threshold)
+    elif null_score_diff_threshold is not None:
+        predictions.threshold = null_score_diff_threshold
     if output is not None:
+        files: dict[str, Any] = {PREDICTIONS: texts}
+        if squad.version == 2:
+            decided = decide(texts, differences, predictions.threshold)
+            files = {PREDICTIONS: decided, SPANS: texts, DIFFERENCES: differences}
         write_json(output, files)
-    return metrics
+    return predictions.score(squad)
 
 
 def decide(
     predictions: Mapping[str, str], null_score_diffs: Mapping[str, float], threshold: float
 ) -> dict[str, str]:
-    """The predictions with empty ones where the null answer is ahead by more than the threshold."""
+    """The predictions, empty where the null answer's lead exceeds the threshold."""
     return {
         key: "" if null_score_diffs[key] > threshold else text for key, text in predictions.items()
     }
 
 
 def store_null_threshold(folder: str | Path, threshold: float) -> None:
-    """Writes `null_score_diff_threshold` into a model's config.json, where the pipeline finds it.
-
-    Args:
-        folder: The model's folder.
-        threshold: From `tune_null_threshold`.
+    """Writes `null_score_diff_threshold` into the config.json of a model's folder.
 
     Raises:
         ValueError: The folder has no config.json, or a damaged one.
@@ -261,12 +255,7 @@ def store_null_threshold(folder: str | Path, threshold: float) -> None:
 
 
 def write_json(folder: str | Path, files: Mapping[str, Any]) -> None:
-    """Writes JSON files into a folder, all of them or none.
-
-    Args:
-        folder: The folder; it is made if it is missing.
-        files: Contents by name.
-    """
+    """Writes JSON files by name into a folder, all of them or none; makes the folder."""
     with atomic_files(Path(folder)) as fresh:
         for name, content in files.items():
             json_files.write_json(fresh / name, content)
@@ -276,16 +265,16 @@ def read_predictions(file: str | Path) -> dict[str, str]:
     """Reads predictions in the official format: a JSON object of id to text.
 
     Raises:
-        ValueError: There is no such file, or it holds something else.
+        ValueError: The file is missing or has another content.
     """
     return _read_object(file, str, "texts")
 
 
 def read_na_probs(file: str | Path) -> dict[str, float]:
-    """Reads how likely each question has no answer: a JSON object of id to number.
+    """Reads no-answer scores: a JSON object of id to number.
 
     Raises:
-        ValueError: There is no such file, or it holds something else.
+        ValueError: The file is missing or has another content.
     """
     return _read_object(file, (int, float), "numbers")
 
@@ -293,20 +282,20 @@ def read_na_probs(file: str | Path) -> dict[str, float]:
 def _read_object(file: str | Path, kind: Any, what: str) -> dict[str, Any]:
     path = Path(file).expanduser()
     expected = f"a JSON object of question ids to {what}"
-    content: dict[str, Any] = read_json(path, expected, remedy="give such a file")
+    content: dict[str, Any] = read_json(path, expected)
     if not content:
-        raise InputError(f"{path} holds an empty dict", expected, "give such a file")
+        raise InputError(f"{path} holds an empty dict. Give {expected}.")
     check_text(content, str(path))
     for key, value in content.items():
         wrong = not isinstance(value, kind) or isinstance(value, bool)
         if wrong or (isinstance(value, float) and not math.isfinite(value)):
             shown = json.dumps(value, ensure_ascii=False)[:60]
-            raise InputError(f"{path} has {shown} for {key!r}", expected, "mend it")
+            raise InputError(f"{path} has {shown} for {key!r}. Give {expected}.")
     return content
 
 
 def _raw_scores(squad: Squad, predictions: Mapping[str, str]) -> dict[str, dict[str, float]]:
-    """Exact match and F1 of each question that has a prediction, by id."""
+    """Exact match and F1 of each question with a prediction, by id."""
     exact, overlap = {}, {}
     for question in squad.questions:
         if question.id not in predictions:
@@ -316,31 +305,19 @@ def _raw_scores(squad: Squad, predictions: Mapping[str, str]) -> dict[str, dict[
         if squad.version == 2:
             answers = [text for text in answers if normalize_answer(text)]
         answers = answers or [""]
-        exact[question.id] = max(exact_match(prediction, text) for text in answers)
+        normal = normalize_answer(prediction)
+        exact[question.id] = float(any(normalize_answer(text) == normal for text in answers))
         overlap[question.id] = max(f1(prediction, text, squad.version) for text in answers)
     if not exact:
         raise InputError(
             f"none of the {len(predictions)} predictions belongs to one of the "
-            f"{len(squad.questions)} questions",
-            "the ids of the data",
-            "give the predictions for these questions",
+            f"{len(squad.questions)} questions. Give the predictions for these questions."
         )
     return {"exact": exact, "f1": overlap}
 
 
-def _check_na_probs(scored: Iterable[str], na_probs: Mapping[str, float]) -> None:
-    missing = [key for key in scored if key not in na_probs]
-    if missing:
-        raise InputError(
-            f"{len(missing)} predicted questions ({missing[0]!r} first) have no no-answer "
-            "probability",
-            "one for each",
-            "complete the file",
-        )
-
-
 def _averages(scores: Mapping[str, Mapping[str, float]], part: Sequence[Question]) -> Metrics:
-    # Exact sums do not depend on the order of the questions.
+    # Exact sums do not depend on the order.
     means = {
         name: 100 * math.fsum(values.get(question.id, 0.0) for question in part) / len(part)
         for name, values in scores.items()
@@ -354,10 +331,9 @@ def _best_threshold(
     scores: Mapping[str, float],
     na_probs: Mapping[str, float],
 ) -> tuple[float, float]:
-    """The best mean score that a threshold on `na_probs` gives, times 100, and that threshold.
+    """The best mean score, times 100, of any threshold on `na_probs`, and the threshold.
 
-    It begins with no answer to any question and gives the answers one by one, the likeliest to
-    exist first.
+    Starts without answers and adds them one by one, the most probable first.
     """
     has_answer = {question.id: bool(question.answers) for question in squad.questions}
     best = current = float(sum(not has_answer[key] for key in scores))

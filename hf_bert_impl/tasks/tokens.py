@@ -1,4 +1,4 @@
-"""Tagging: a label a word, which the word's first piece predicts (Devlin et al. 2019, 5.3)."""
+"""Tagging: one label per word, predicted at the word's first piece (Devlin et al. 2019, 5.3)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hf_bert_impl.tasks.metrics import Metrics
 
 
 class TokenClassification(RowTask):
-    """A tag a word: CoNLL files, or columns of words and of tags (lists, or texts with blanks)."""
+    """A tag per word: CoNLL files, or columns of words and tags (lists, or texts with blanks)."""
 
     name = "token-classification"
     head = "BertForTokenClassification"
@@ -31,9 +31,9 @@ class TokenClassification(RowTask):
     text_column = "tokens"
     label_column = "tags"
 
-    def wanted(self, source: str) -> list[str]:
+    def names(self, source: str) -> list[str]:
         conll = self.dataset is None and form_of(source) == "conll"
-        # The word comes first and the tag last, whatever stands between.
+        # In CoNLL the word is first and the tag last.
         return [
             self.columns.text or ("0" if conll else self.text_column),
             self.columns.label or ("-1" if conll else self.label_column),
@@ -46,18 +46,16 @@ class TokenClassification(RowTask):
         if not isinstance(words, list) or not isinstance(tags, list) or len(words) != len(tags):
             sizes = [len(value) if isinstance(value, list) else 0 for value in (words, tags)]
             raise InputError(
-                f"{row.place} has {sizes[0]} words and {sizes[1]} tags",
-                "lists, or texts with blanks, with a tag for each word",
-                "mend it",
+                f"{row.place} has {sizes[0]} words and {sizes[1]} tags. Give one tag per word, as "
+                "lists or as texts with blanks."
             )
         if not words:
-            raise InputError(f"{row.place} has no words", "at least one", "leave it out")
+            raise InputError(f"{row.place} has no words. Leave it out.")
         tags = [label_name(row, tag) for tag in tags]
         return Example([str(word) for word in words], None, tags, row.place)
 
     def names_in(self, example: Example) -> Sequence[str]:
-        tags: list[str] = example.label
-        return tags
+        return example.label
 
     def features(
         self, examples: Sequence[Example], tokenizer: Any, max_length: int
@@ -91,7 +89,9 @@ class TokenClassification(RowTask):
             )
         return features
 
-    def outputs(self, model: Any, batch: dict[str, Tensor], features: list[Feature]) -> list[Any]:
+    def outputs(
+        self, model: Any, batch: dict[str, Tensor], labels: Any, features: list[Feature]
+    ) -> list[Any]:
         logits = model(**batch, return_dict=True).logits
         check_numbers(logits, model)
         best = logits.argmax(dim=-1).cpu().numpy()  # (B, S)
@@ -103,8 +103,8 @@ class TokenClassification(RowTask):
     def tags(self, split: Split, outputs: list[dict[int, int]]) -> list[list[str]]:
         """The predicted tags of all words.
 
-        A word that the tokenizer drops (a control character) or that stands beyond the length at
-        which the model's input is cut is outside every entity.
+        Words that the tokenizer drops (control characters) or that are beyond the maximum length
+        are outside of entities.
         """
         outside = self.labels.index("O") if "O" in self.labels else 0
         return [

@@ -1,4 +1,4 @@
-"""The folder of a run: its checkpoints, what it was started with, and failures to write.
+"""The folder of a run: its checkpoints, its settings, and write errors.
 
 Notation: OUT the folder of a run, OUT/checkpoint-N its checkpoint of step N.
 """
@@ -19,23 +19,23 @@ from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.files.atomic import PARTIAL, atomic_file, is_disk_full
 from hf_bert_impl.files.json_files import plain, read_json, write_json
 
-#: What a run was started with.
+#: The settings of a run.
 SETTINGS = "run.json"
 MIB = 2**20
 
 
 class CheckpointError(OSError):
-    """A checkpoint could not be written; those before it are whole."""
+    """A checkpoint could not be written; earlier ones are complete."""
 
 
 def last_checkpoint(folder: str | Path) -> str | None:
-    """The last whole checkpoint of a run, or None where there is none."""
+    """The last complete checkpoint of a run, or None."""
     whole = [str(place) for place in _checkpoints(folder) if _is_whole(place)]
     return max(whole, key=step_of, default=None)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Deletes what a killed run left half-written."""
+    """Deletes incomplete checkpoints and temporary files of a killed run."""
     for place in (*_checkpoints(folder), *folder.glob(f"{PARTIAL}*")):
         if not _is_whole(place):
             shutil.rmtree(place, ignore_errors=True)
@@ -51,7 +51,7 @@ def _checkpoints(folder: str | Path) -> Iterable[Path]:
 
 
 def _is_whole(checkpoint: Path) -> bool:
-    """Whether the file is there, and whole itself, that is written after all others."""
+    """Whether the last written file exists and is complete."""
     try:
         json.loads((checkpoint / TRAINER_STATE_NAME).read_bytes())
     except (OSError, ValueError):
@@ -61,10 +61,10 @@ def _is_whole(checkpoint: Path) -> bool:
 
 @contextlib.contextmanager
 def writing(what: str, folder: Path) -> Iterator[None]:
-    """Turns failures to write, of whatever library, into `CheckpointError`.
+    """Turns write errors of any library into `CheckpointError`.
 
     Args:
-        what: What is written, such as "the model".
+        what: The written thing, such as "the model".
         folder: OUT.
     """
     try:
@@ -75,40 +75,30 @@ def writing(what: str, folder: Path) -> Iterator[None]:
         reason = getattr(error, "strerror", None) or one_line(error)[:150]
         free = shutil.disk_usage(folder).free / MIB
         last = last_checkpoint(folder)
-        whole = f"{Path(last).name} is whole" if last else "there is no checkpoint yet"
+        whole = f"{Path(last).name} is complete" if last else "there is no checkpoint yet"
         raise CheckpointError(
-            f"{what} could not be written to {folder} ({reason}; {free:,.0f} MiB are free); "
-            f"expected room for it; free some and start again: {whole}"
+            f"{what} could not be written to {folder} ({reason}, {free:,.0f} MiB are free). "
+            f"Free disk space and resume: {whole}."
         ) from error
 
 
 def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Writes down what a run is started with.
-
-    Args:
-        folder: OUT.
-        settings: JSON values: everything that makes a different run where it changes.
-    """
+    """Writes the settings of a run: JSON values that must match to resume it."""
     with atomic_file(folder / SETTINGS) as fresh:
         write_json(fresh, settings)
 
 
 def check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Check that a run in a folder was started with the same settings.
-
-    Args:
-        folder: OUT.
-        settings: Those of now.
+    """Checks that the run in a folder has the same settings.
 
     Raises:
-        ValueError: There is no such run, or it had others; the message names the first of them.
+        ValueError: There is no run, or its settings differ; the message names the first ones.
     """
     file = folder / SETTINGS
     if not file.exists():
         raise InputError(
-            f"there is no run to resume in {folder}",
-            f"a folder with {SETTINGS}",
-            "name the output of an earlier run, or start a new one",
+            f"there is no run to resume in {folder}: it has no {SETTINGS}. Name the output of an "
+            "earlier run, or leave `resume` out."
         )
     before = read_json(file, remedy="restore it, or start anew")
     now = _flat(plain(settings))
@@ -118,14 +108,13 @@ def check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
         shown = [f"{key} was {then.get(key)!r}, now {now.get(key)!r}" for key in changed]
         more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
         raise InputError(
-            f"the run in {folder} was started with other settings ({'; '.join(shown[:3])}{more})",
-            "the same",
-            "resume with those, or start a new run in another folder",
+            f"the run in {folder} was started with other settings ({'; '.join(shown[:3])}{more}). "
+            "Resume with those, or start a new run in another folder."
         )
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by dotted names, from groups of them and single ones."""
+    """Settings by dotted names, from groups and single values."""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         group = isinstance(value, Mapping)

@@ -1,4 +1,4 @@
-"""The picture of a training run: its losses and accuracies over the steps."""
+"""The picture of a pre-training run: losses and accuracies by step."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from hf_bert_impl.figures import COLOURS, new_figure, plain
 
-#: The panels: title, axis, and the curves (a key of the log, and its name in the picture).
+#: The panels: title, axis, and the curves (log key and name).
 PANELS = (
     ("losses", "loss (nats)", {"mlm_loss": "masked words", "nsp_loss": "next sentence"}),
     (
-        "how often the best guess is right",
+        "accuracies",
         "accuracy (%)",
         {"mlm_accuracy": "masked words", "nsp_accuracy": "next sentence"},
     ),
@@ -21,15 +21,15 @@ PANELS = (
 def curves_figure(
     log: Sequence[Mapping[str, Any]], levels: Mapping[str, Mapping[str, float]], title: str
 ) -> Any:
-    """The curves of pre-training: thin lines in training, thick ones on held-out text.
+    """The curves of pre-training: thin in training, thick on held-out text.
 
     Args:
-        log: Entries with `step` and figures, those on held-out text with names in `eval_`.
-        levels: By the axis of a panel, levels to compare with and their names.
-        title: What was trained.
+        log: Entries with `step` and scores; held-out scores begin with `eval_`.
+        levels: By axis, reference levels and their names.
+        title: Above the panels.
 
     Returns:
-        A figure of matplotlib.
+        A matplotlib figure.
 
     Raises:
         InputError: matplotlib is missing.

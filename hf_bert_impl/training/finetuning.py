@@ -1,7 +1,7 @@
-"""Fine-tuning: a pre-trained BERT and labelled data in, a model for one task with its figures out.
+"""Fine-tuning: a pre-trained BERT and labelled data give a model for one task, with its scores.
 
-The engine is the Trainer of transformers; what is here reads, prepares, chooses and writes. The
-output appears complete or not at all.
+transformers' Trainer trains; this module reads, prepares, selects and writes. The output folder
+appears complete or stays absent.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from hf_bert_impl.training.processes import check_shared, join
 
 @dataclasses.dataclass(frozen=True)
 class Sources:
-    """Where the data are: files, or splits of the task's data set."""
+    """The data: files, or splits of the task's data set."""
 
     train: str
     validation: str | None = None
     test: str | None = None
 
     def named(self) -> dict[str, str]:
-        """The sources that were given, by the name of their part."""
+        """The given sources by part."""
         every = {"train": self.train, "validation": self.validation, "test": self.test}
         return {part: source for part, source in every.items() if source is not None}
 
@@ -59,36 +59,37 @@ def finetune(
     options: FinetuningOptions,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> dict[str, Any]:
-    """Fine-tunes a model and writes it with its tokenizer, figures, pictures and card.
+    """Fine-tunes a model and writes it with its tokenizer, scores, pictures and card.
 
     Args:
         task: The task, with its columns.
         sources: Its data.
         options: How to train.
-        callbacks: More callbacks of the Trainer, such as `reporting.Progress`.
+        callbacks: Further callbacks of the Trainer, such as `reporting.Progress`.
 
     Returns:
-        What `metrics.json` holds: `task`, `model`, `labels`; `validation` and `test`, the metrics
-        of each that there is; `training` (settings, time and the scores of each epoch); and for
-        several seeds `seeds` and `spread`.
+        The content of `metrics.json`: `task`, `model`, `labels`, the scores of `validation` and
+        `test`, and `training` (settings, time and the scores of each epoch). Several seeds add
+        `seeds` and `spread`.
 
     Raises:
-        ValueError, OSError: Input that cannot be used, or another run that writes the same folder,
-            in one line, before anything is trained; or a disk that is full, or a loss that is no
-            finite number any more, after which the best checkpoint so far is still there.
+        ValueError, OSError: An input cannot be used, or another run writes the same folder, before
+            training begins. Or the disk is full or the loss is not finite, and the best checkpoint
+            remains.
     """
     for module in ("sklearn", "matplotlib"):
         require(module, "train", "fine-tuning")
     if options.early_stopping is not None and sources.validation is None:
-        raise InputError("early stopping has no validation data", "some to stop by", "name a file")
+        raise InputError(
+            "`early_stopping` needs validation data. Name a validation file, or leave it out."
+        )
     state = join()
     if any(map(parse_flag_from_env, ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"))):
         raise InputError(
-            "fine-tuning was launched with FSDP or DeepSpeed",
-            "a whole model in each process (DDP)",
-            "leave them out of the launcher's options",
+            "fine-tuning was launched with FSDP or DeepSpeed, and supports DDP only. Leave them "
+            "out of the launcher's options."
         )
-    # Where the launcher starts lost processes anew, what is there was left by them.
+    # After a restart by the launcher, existing files are its own.
     overwrite = options.overwrite or has_begun(options.output)
     with contextlib.ExitStack() as held:
         if state.is_main_process:
@@ -109,20 +110,20 @@ def finetune(
         scores: dict[int, dict[str, Metrics]] = {}  # by seed and part
         training: dict[str, Any] = {}  # of the best seed
         for seed in options.seeds:
-            set_seed(seed)  # before loading, where the weights of a new head are drawn
+            set_seed(seed)  # before loading, which draws the weights of a new head
             model = load_for_task(options.model, task, splits["train"])
             place = work / f"seed-{seed}"
-            trainer = build_trainer(
-                *(model, tokenizer, task, splits, options, seed, place, weights), callbacks
-            )
+            arguments = (model, tokenizer, task, splits, options, seed, place, weights)
+            trainer = build_trainer(*arguments, callbacks)
             trainer.train()
             outputs = _predict(task, trainer.model, splits, tokenizer, state)
-            found = {part: task.score(splits[part], given) for part, given in outputs.items()}
-            scores[seed] = found
+            scores[seed] = {part: task.score(splits[part], rows) for part, rows in outputs.items()}
             history = trainer.state.log_history
             if not training or (
-                "validation" in found
-                and task.is_better(found["validation"], scores[training["seed"]]["validation"])
+                "validation" in outputs
+                and task.is_better(
+                    scores[seed]["validation"], scores[training["seed"]]["validation"]
+                )
             ):
                 training = {"seed": seed, "best_epoch": trainer.best_epoch, "history": history}
                 trainer.save_best(work / MODEL)
@@ -147,17 +148,17 @@ def prepare(
     config: Any,
     max_length: int | None,
 ) -> tuple[dict[str, Split], int]:
-    """Reads and tokenizes data to train on, and sets the task's labels.
+    """Reads and tokenizes the data, and sets the task's labels.
 
     Args:
         task: The task.
-        named: The sources, "train" among them.
+        named: The sources by part, with "train".
         tokenizer: The model's tokenizer.
-        config: The config of the checkpoint to begin with.
+        config: The checkpoint's config.
         max_length: As in the options.
 
     Returns:
-        The splits by name, and the length at which sequences are cut.
+        The splits by part, and the length at which sequences are cut.
 
     Raises:
         ValueError: The data cannot be used.
@@ -165,9 +166,7 @@ def prepare(
     length = sequence_length(task, tokenizer, config, max_length)
     examples = {part: task.read(source) for part, source in named.items()}
     known = [config.id2label[number] for number in sorted(config.id2label)]
-    task.learn_labels(examples["train"], known)
-    for part in examples:
-        task.check_labels(examples[part])
+    task.learn_labels(examples, known)
     splits = {
         part: Split(rows, task.features(rows, tokenizer, length)) for part, rows in examples.items()
     }
@@ -175,16 +174,11 @@ def prepare(
 
 
 def load_for_task(path: str, task: Task, train: Split) -> Any:
-    """Loads a checkpoint into the task's class; a head that does not fit is drawn anew.
-
-    Args:
-        path: The checkpoint.
-        task: The task.
-        train: The training data, by which a new head may start.
+    """Loads a checkpoint into the task's class; a head that does not fit is drawn at random.
 
     Raises:
-        ValueError: Weights other than the head's are missing or have another size, or weights are
-            not finite.
+        ValueError: Weights outside of the head are missing or have another size, or weights are not
+            finite.
     """
     model, new = open_weights(getattr(hf_bert_impl, task.head), path, **task.config())
     if "classifier.bias" in new:
@@ -195,7 +189,7 @@ def load_for_task(path: str, task: Task, train: Split) -> Any:
 def _predict(
     task: Task, model: Any, splits: Mapping[str, Split], tokenizer: Any, state: PartialState
 ) -> dict[str, list[Any]]:
-    """The outputs of validation and test data, after tuning on the first."""
+    """The outputs on validation and test data, after tuning on the validation data."""
     outputs = {}
     for part, split in splits.items():
         if part != "train":

@@ -1,6 +1,6 @@
-"""The folder that fine-tuning leaves: it appears complete or not at all.
+"""The output folder of fine-tuning, which appears complete or stays absent.
 
-Notation: OUT the folder that was asked for, OUT.unfinished where it grows.
+Notation: OUT the output folder, OUT.unfinished the folder until it is complete.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hf_bert_impl.training.resumable_trainer import TrainingDiverged
 
 #: In OUT.unfinished, the best model so far.
 MODEL = "model"
-#: The files besides the model's own and its card that this module writes.
+#: Files in addition to the model's own and its card.
 METRICS = "metrics.json"
 CURVE = "training.png"
 PREDICTIONS = "predictions.png"
@@ -37,16 +37,16 @@ def unfinished(output: Path) -> Path:
 
 
 def check_new(output: Path, overwrite: bool, inputs: Iterable[str] = ()) -> None:
-    """Checks what can be checked before anything is read.
+    """Checks the output before anything is read.
 
     Args:
         output: OUT.
-        overwrite: Whether an OUT with files in it is replaced.
-        inputs: The model and the data; those that are no paths are passed over.
+        overwrite: Whether an OUT with files is replaced.
+        inputs: The model and the data; names that are no paths are ignored.
 
     Raises:
-        InputError: OUT is a file or has files in it, or a run that stopped left its own; or an
-            input lies in one of them, which replacing it would delete.
+        InputError: OUT is a file or has files, a stopped run left files, or replacing OUT would
+            delete an input.
     """
     sources = [path for path in map(Path, inputs) if path.exists()]
     check_output(output.resolve(), sources, overwrite)
@@ -55,12 +55,12 @@ def check_new(output: Path, overwrite: bool, inputs: Iterable[str] = ()) -> None
 
 @contextlib.contextmanager
 def growing(output: Path, overwrite: bool, is_owner: bool) -> Iterator[Path]:
-    """OUT.unfinished while OUT is made; after a failure it holds the best model so far.
+    """OUT.unfinished during training; after an error it holds the best model so far.
 
     Args:
         output: OUT.
-        overwrite: Whether what an earlier run left is deleted.
-        is_owner: Whether this process, among several, makes and removes folders.
+        overwrite: Whether files of an earlier run are deleted.
+        is_owner: Whether this process creates and removes folders.
     """
     work = unfinished(output)
     if is_owner:
@@ -74,26 +74,19 @@ def growing(output: Path, overwrite: bool, is_owner: bool) -> Iterator[Path]:
             raise
         whole = [file.parent for file in sorted(work.rglob(TRAINER_STATE_NAME))]
         whole += [work / MODEL] * (work / MODEL).exists()
-        rest = f"the best model so far is whole in {whole[-1]}" if whole else "nothing was written"
+        rest = f"The best model so far is in {whole[-1]}" if whole else "No model was written"
         if not whole:
             shutil.rmtree(work, ignore_errors=True)
         if isinstance(error, TrainingDiverged):
-            raise TrainingDiverged(f"{error}; {rest}") from error
+            raise TrainingDiverged(f"{error} {rest}") from error
         if is_disk_full(error):
-            raise OSError(
-                f"no space is left on the disk of {work}; expected room for the model; "
-                f"{rest}; free some space and run again"
-            ) from error
+            message = f"no space is left on the disk of {work}. Free some and run again. {rest}"
+            raise OSError(message) from error
         raise
 
 
 def finish(output: Path, report: Mapping[str, Any]) -> None:
-    """Writes metrics.json and the model card, and puts the best model in OUT's place.
-
-    Args:
-        output: OUT.
-        report: What `finetune` returns.
-    """
+    """Writes metrics.json (`report`, from `finetune`) and the card, and moves the model to OUT."""
     work = unfinished(output)
     model = work / MODEL
     write_json(model / METRICS, report)
@@ -111,15 +104,14 @@ def write_pictures(
     outputs: Mapping[str, list[Any]],
     history: list[dict[str, Any]],
 ) -> None:
-    """Draws the course of training, and predictions beside gold labels where the task has that.
+    """Draws the training curves, and predictions against gold labels if the task has that picture.
 
     Args:
-        folder: Where to.
+        folder: The output.
         task: The task.
-        splits: The data by name.
-        outputs: What the model gave, by the name of the data. Test data are drawn before
-            validation data.
-        history: What the Trainer logged.
+        splits: The data by part.
+        outputs: The model's outputs by part; test data are preferred to validation data.
+        history: The Trainer's log.
     """
     key = f"eval_{task.best_metric}"
     losses = [(entry["epoch"], entry["loss"]) for entry in history if "loss" in entry]
@@ -135,17 +127,17 @@ def write_pictures(
 
 
 def fine_tuned_card(folder: Path, report: Mapping[str, Any]) -> str:
-    """The model card: what the model is, how it was made, and its figures.
+    """The model card: the model, its training, its scores, and the pictures in its folder.
 
     Args:
-        folder: The model's folder; pictures that lie there are shown.
-        report: What `finetune` returns.
+        folder: The model's folder.
+        report: From `finetune`.
     """
     base, training = str(report["model"]), report["training"]
     data = ModelCardData(
         library_name="transformers",
         tags=["bert", report["task"], "hf_bert_impl"],
-        # Only what is no folder here can be a name on the hub.
+        # A folder here is not a name on the hub.
         base_model=None if Path(base).expanduser().exists() else base,
     )
     best = training["best_epoch"]

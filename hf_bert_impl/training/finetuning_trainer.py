@@ -1,4 +1,4 @@
-"""The Trainer as fine-tuning sets it up: the task's own scores, class weights, the best checkpoint.
+"""The Trainer of fine-tuning: the task's own scores, class weights, the best checkpoint.
 
 Any number of processes computes the same losses, each on its part of a step's examples.
 
@@ -29,12 +29,12 @@ from hf_bert_impl.training.resumable_trainer import ResumableTrainer
 
 #: Points of the curve of the training loss.
 POINTS = 60
-#: Largest weight of a class: with larger ones the loss would leave the range of float32.
+#: With larger class weights the loss could exceed the range of float32.
 LARGEST_WEIGHT = 1_000_000
 
 
 class FinetuningTrainer(ResumableTrainer):
-    """A Trainer that judges by the task's own predictions, on batches without padding.
+    """A Trainer that scores with the task's own predictions, on batches without padding.
 
     Args:
         task: The task.
@@ -52,8 +52,8 @@ class FinetuningTrainer(ResumableTrainer):
     ) -> tuple[list[Any], Any]:
         """The micro-batches of a step, and the number of labelled items in all processes.
 
-        Each batch gets its own number, `items`. Where the last examples of an epoch are no whole
-        batch for each process, accelerate repeats others, which do not count here.
+        Each batch gets its own number, `items`. If the last examples of an epoch are too few for a
+        batch in each process, accelerate repeats others, which do not count here.
         """
         samples, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         if self.args.world_size > 1:
@@ -66,12 +66,12 @@ class FinetuningTrainer(ResumableTrainer):
     def _without_repeats(self, batch: dict[str, Any]) -> dict[str, Any]:
         size, processes = self.args.per_device_train_batch_size, self.args.world_size
         examples = len(self.train_dataset)
-        # Batches are dealt out one by one, in every epoch as many to each process.
+        # Processes take turns with batches, and get equally many per epoch.
         turn = self._batches % math.ceil(examples / (size * processes))
         self._batches += 1
         first = (turn * processes + self.args.process_index) * size
         real = min(examples - first, size)
-        if real <= 0:  # the others wait for its gradients: it computes an example that counts as 0
+        if real <= 0:  # the others wait for its gradients: compute an example that counts as 0
             return {name: value[:1] for name, value in batch.items()} | {"items": 0}
         return {name: value[:real] for name, value in batch.items()}
 
@@ -82,13 +82,11 @@ class FinetuningTrainer(ResumableTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """The part of a batch in the loss of its step.
+        """A batch's part in the loss of its step.
 
-        That of question answering is taken over the attended positions alone.
-
-        Given answers, the model itself takes the softmax of its loss over padding too, as
-        transformers' does, so it has to compute padding, and the loss of an example depends on
-        the longest of its batch. Here neither is so.
+        Question answering's loss is taken over attended positions only. With answers, the model
+        itself takes the softmax over padding too, as transformers does. It then computes padding,
+        and an example's loss depends on the longest of its batch.
         """
         inputs = dict(inputs)
         items = inputs.pop("items", None)
@@ -119,33 +117,33 @@ class FinetuningTrainer(ResumableTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Scores the validation data; the arguments of `Trainer` but the prefix are not needed."""
+        """Scores the validation data; of `Trainer`'s arguments only the prefix is used."""
         split: Any = self.eval_dataset
         state = self.accelerator.state
         outputs = predict_together(self.task, self.model, split, self.processing_class, state)
         return self.log_scores(self.task.score(split, outputs), metric_key_prefix)
 
     def save_best(self, folder: Path) -> None:
-        """Moves the model with its tokenizer to a folder, in place of an earlier run's."""
+        """Moves the model with its tokenizer to a folder, replacing an earlier run's."""
         best = Path(self.state.best_model_checkpoint or f"{self.args.output_dir}/last")
         if self.state.best_model_checkpoint is None:
             self.save_model(str(best))
         if self.is_world_process_zero():
-            # The config was tuned after the checkpoint was written. It is written beside the old
-            # one and moved, so that a full disk damages nothing.
+            # The config was tuned after the checkpoint was written. It is written next to the old
+            # one and moved, which is safe on a full disk.
             fresh = best.with_name("config")
             self.model.config.save_pretrained(fresh)
             (fresh / CONFIG_NAME).replace(best / CONFIG_NAME)
             shutil.rmtree(folder, ignore_errors=True)
-            # It is renamed, not copied, so that the disk needs room for one model only.
+            # A copy would need the disk space of two models.
             best.rename(folder)
             for name in (TRAINER_STATE_NAME, TRAINING_ARGS_NAME):
-                # metrics.json has the course of training; the arguments are a pickle.
+                # metrics.json has the history; the arguments are a pickle.
                 (folder / name).unlink(missing_ok=True)
 
     @property
     def best_epoch(self) -> float | None:
-        """The epoch whose weights are the best, or None without validation data."""
+        """The epoch of the best weights, or None without validation data."""
         step = self.state.best_global_step
         entries = [entry for entry in self.state.log_history if entry["step"] == step]
         return float(entries[-1]["epoch"]) if step and entries else None
@@ -165,20 +163,19 @@ def build_trainer(
     """Sets up the Trainer for one run.
 
     Args:
-        model: The model, loaded.
-        tokenizer: Its tokenizer, saved beside it.
+        model: The loaded model.
+        tokenizer: Its tokenizer, saved with it.
         task: The task.
-        splits: "train", and "validation" where the best epoch is to be kept.
+        splits: "train", and "validation" to select the best epoch.
         options: How to train.
-        seed: The seed of dropout and of the order of the examples.
+        seed: Of dropout and of the order of the examples.
         folder: For checkpoints.
         weights: From `class_weights`.
-        callbacks: More callbacks of the Trainer.
+        callbacks: Further callbacks of the Trainer.
     """
     features = splits["train"].features
     validation = splits.get("validation")
     steps = math.ceil(math.ceil(len(features) / options.batch_size) * options.epochs)
-    judged = "epoch" if validation is not None else "no"
     arguments = trainer_arguments(
         options.batch_size,
         output_dir=str(folder),
@@ -189,9 +186,9 @@ def build_trainer(
         weight_decay=options.weight_decay,
         bf16=options.bf16,
         seed=seed,
-        eval_strategy=judged,
-        # Only what is better than before is written, and without the optimizer's state.
-        save_strategy="best" if validation is not None else "no",
+        eval_strategy="no" if validation is None else "epoch",
+        # Write only better models, without the optimizer's state.
+        save_strategy="no" if validation is None else "best",
         save_only_model=True,
         load_best_model_at_end=validation is not None,
         metric_for_best_model=task.best_metric,
@@ -214,85 +211,80 @@ def build_trainer(
 
 
 def labelled_items(batch: Mapping[str, Any]) -> int:
-    """What the loss of a batch is a mean over: labels, or examples where it has none (spans)."""
+    """The denominator of a batch's loss: labels, or examples if it has none (spans)."""
     if "labels" in batch:
         return int((batch["labels"] != IGNORE_INDEX).sum())
     return len(batch["input_ids"])
 
 
 def predict_together(task: Task, model: Any, split: Split, tokenizer: Any, state: Any) -> list[Any]:
-    """Runs the model on a split, of which each process computes its part.
+    """The outputs on a split, of which each process computes its part.
 
     Args:
         task: The task.
         model: The model, the same in all processes.
-        split: The split, the same too.
+        split: The split, the same in all processes.
         tokenizer: The model's tokenizer.
-        state: accelerate's, which counts the processes.
+        state: accelerate's.
 
     Returns:
-        What `task.predict` gives for the whole split, in all processes.
+        `task.predict` for the whole split, in all processes.
     """
     part = task.part(split, state.process_index, state.num_processes)
     outputs = gather_object([task.predict(model, part, tokenizer)])
     return task.joined(outputs) if len(outputs) > 1 else list(outputs[0])
 
 
-def class_weights(wanted: str | None, task: Task, split: Split) -> Tensor | None:
-    """How much each class counts in the loss.
+def class_weights(given: str | None, task: Task, split: Split) -> Tensor | None:
+    """The weight of each class in the loss.
 
     Args:
-        wanted: "balanced", NAME=WEIGHT,… or None.
+        given: "balanced", NAME=WEIGHT,… or None.
         task: The task, with its labels.
         split: The training data.
 
     Returns:
-        (L,) weights whose mean over the training labels is 1, so that the learning rate keeps its
-        meaning; for several labels an example the weight of each label's presence. None where
-        every class counts as it is.
+        (L,) weights with mean 1 over the training labels, so that the learning rate keeps its
+        meaning. For several labels per example, the weight of each label's presence. None for equal
+        weights.
 
     Raises:
-        ValueError: The task has no classes, or there is no such class or number.
+        ValueError: The task has no classes, or a class or number is invalid.
     """
-    if wanted is None:
+    if given is None:
         return None
     if not task.labels:
         raise InputError(
-            f"class weights were given for {task.name}, which has no classes",
-            "them for classes alone",
-            "leave them out",
+            f"class weights were given for {task.name}, which has no classes. Leave "
+            "`class_weights` out."
         )
     key = "token_labels" if "token_labels" in split.features[0] else "labels"
-    labels = np.array([label for f in split.features for label in np.atleast_1d(f[key])])
+    labels = np.concatenate([np.atleast_1d(feature[key]) for feature in split.features])
     several = task.config().get("problem_type") == "multi_label_classification"
-    size, total = len(task.labels), len(split.features)
+    size = len(task.labels)
     if several:
-        counts = labels.reshape(-1, size).sum(axis=0)
+        counts, total = labels.reshape(-1, size).sum(axis=0), len(split.features)
     else:
         labels = labels[labels != IGNORE_INDEX]
         counts, total = np.bincount(labels, minlength=size), len(labels)
     counts = np.maximum(counts, 1)
-    if wanted == "balanced":
+    if given == "balanced":
         weights = (total - counts) / counts if several else total / (size * counts)
         return torch.tensor(weights, dtype=torch.float32)
     weights = np.ones(size)
-    for entry in wanted.split(","):
+    for entry in given.split(","):
         name, _, value = entry.rpartition("=")
         try:
             weights[task.labels.index(name.strip())] = float(value)
         except ValueError as error:
             raise InputError(
-                f"the class weight is {entry!r}",
-                "'balanced', or NAME=WEIGHT with commas between and a name among "
-                f"{', '.join(task.labels[:20])}",
-                "mend it",
+                f"the class weight is {entry!r}. Use 'balanced', or NAME=WEIGHT with commas "
+                f"between; names: {', '.join(task.labels[:20])}."
             ) from error
     # A comparison with NaN is false.
     if not ((weights >= 0).all() and (weights <= LARGEST_WEIGHT).all() and weights.any()):
         raise InputError(
-            f"the class weights are {wanted}",
-            f"numbers from 0 to {LARGEST_WEIGHT:,}, not all of them 0",
-            "mend them",
+            f"`class_weights` are {given}. Use numbers from 0 to {LARGEST_WEIGHT:,}, not all 0."
         )
     if not several:
         weights *= total / (weights * counts).sum()
@@ -300,7 +292,7 @@ def class_weights(wanted: str | None, task: Task, split: Split) -> Tensor | None
 
 
 def _weighted_loss(weights: Tensor, config: Any) -> Callable[..., Tensor]:
-    """Cross-entropy with class weights, of one label an example or token, or of several."""
+    """Cross-entropy with class weights, for one or several labels per example or token."""
     several = config.problem_type == "multi_label_classification"
 
     def loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:

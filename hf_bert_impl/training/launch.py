@@ -1,8 +1,8 @@
 """The store of a launcher, which outlives the processes that it starts.
 
-`torchrun` and `accelerate launch` start a process for each device, and an agent on each machine.
-Where a process dies, the agents end all the others and start them anew, as often as
-`--max-restarts` says. Nothing large is imported here: a start that was refused ends at once.
+`torchrun` and `accelerate launch` start one process per device, and one agent per machine. If a
+process dies, the agents end and restart all of them, up to `--max-restarts` times. Imports are
+light: a start that was refused ends at once.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any
 
 from hf_bert_impl.errors import InputError
 
-#: How long the processes of a run wait for each other to begin.
+#: How long the processes of a run wait for each other at the start.
 MEETING = timedelta(minutes=30)
-#: How long a process waits for an answer from a port.
+#: Timeout of a port.
 CONNECTING_SECONDS = 10
 
 
 @functools.cache
 def agent_store() -> Any:
-    """The store of the agents; None where no launcher has one."""
+    """The agents' store; None without a launcher that has one."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
     from torch.distributed import PrefixStore
@@ -41,10 +41,10 @@ def _connect(port: int, **options: Any) -> Any:
 
 
 def group_store() -> Any:
-    """A store of this start of the processes alone, by which they form their group.
+    """The store of this start alone, in which the processes form their group.
 
-    torch gives restarted processes the store of those that died, with addresses where nobody
-    answers. So the first process opens a new store, and publishes its port.
+    torch gives restarted processes the store of dead ones, with addresses that no longer answer. So
+    the first process opens a new store and publishes its port.
     """
     agents = agent_store()
     if os.environ["RANK"] == "0":
@@ -55,7 +55,7 @@ def group_store() -> Any:
     while True:
         port = int(agents.get("port"))
         try:
-            # torch's own store would wait for an answer, and report at length that none came.
+            # torch's own store would wait for a dead port, and print a long report.
             socket.create_connection((os.environ["MASTER_ADDR"], port), CONNECTING_SECONDS).close()
             return _connect(port)
         except OSError:  # the port is that of an earlier start
@@ -65,36 +65,32 @@ def group_store() -> Any:
 
 
 def check_not_refused() -> None:
-    """Does nothing in a start that can succeed.
-
-    Raises:
-        InputError: An earlier start of this launch was refused, as this one would be.
-    """
+    """Raises InputError if an earlier start of this launch was refused, as this one would be."""
     store = agent_store()
     if store is not None and store.check(["refused"]):
         raise InputError(
-            "the launcher starts again what was refused before", "other input", "see the first line"
+            "the launcher restarts what was refused before. See the first error above."
         )
 
 
 def has_begun(output: Path) -> bool:
-    """Whether this launch has begun to write an output, such as before a restart."""
+    """Whether this launch has begun to write an output, as before a restart."""
     store = agent_store()
     return store is not None and store.check([f"output/{output.resolve()}"])
 
 
 def begin(output: Path) -> None:
-    """Notes that this launch writes an output from here on."""
+    """Records that this launch writes an output."""
     store = agent_store()
     if store is not None:
         store.set(f"output/{output.resolve()}", "")
 
 
 def is_first_to_fail(is_refused: bool) -> bool:
-    """Whether no other process of this start has failed before, so that this one reports.
+    """Whether this process is the first of its start to fail, and so reports.
 
     Args:
-        is_refused: Whether it fails because of its input. Then further starts fail at once.
+        is_refused: Whether it fails because of its input; then further starts fail at once.
     """
     store = agent_store()
     if store is None:

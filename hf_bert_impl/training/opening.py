@@ -1,4 +1,4 @@
-"""The weights that a recipe begins with."""
+"""The initial weights of a recipe."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 from hf_bert_impl.errors import check_whole
 from hf_bert_impl.finite import check_finite
 
-#: What a checkpoint for another head lacks, or has in another size.
+#: Weights that a checkpoint for another head lacks, or has in another size.
 HEAD_KEYS = ("classifier.", "qa_outputs.", "cls.", "bert.pooler.")
 
 
 def open_weights(model_class: Any, path: str, **options: Any) -> tuple[Any, set[str]]:
-    """Loads a checkpoint into a class; a head that does not fit is drawn anew.
+    """Loads a checkpoint into a class, in float32; a head that does not fit is drawn at random.
 
     Args:
         model_class: The class.
@@ -22,11 +22,11 @@ def open_weights(model_class: Any, path: str, **options: Any) -> tuple[Any, set[
         **options: Further arguments of `from_pretrained`.
 
     Returns:
-        The model in float32, and the names of the weights that were drawn.
+        The model, and the names of the random weights.
 
     Raises:
-        ValueError, OSError: It cannot be read; weights other than the head's are missing or have
-            another size; or weights are not finite.
+        ValueError, OSError: The checkpoint cannot be read, lacks weights outside of the head or has
+            them in another size, or has weights that are not finite.
     """
     model, info = model_class.from_pretrained(
         path,

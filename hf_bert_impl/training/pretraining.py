@@ -1,9 +1,8 @@
-"""Pre-training: text files and sizes in, a BERT out.
+"""Pre-training: text files and sizes give a BERT.
 
-The engine is the Trainer of transformers on accelerate, so the same call trains on one process, or
-on as many as `accelerate launch` or `torchrun` start. The run can be killed at any moment and goes
-on from its last checkpoint to the same weights: with `resume`, or by itself where the launcher
-starts its processes anew.
+transformers' Trainer runs on accelerate, in one process or in as many as `accelerate launch` or
+`torchrun` start. A run that is killed at any moment resumes from its last checkpoint to the same
+weights: with `resume`, or automatically after a restart by the launcher.
 """
 
 from __future__ import annotations
@@ -61,39 +60,32 @@ CURVES = "curves.png"
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingResult:
-    """What a run came to."""
+    """The results of a run: the last entries of the log in training and on held-out text."""
 
     output: Path
-    """The folder with the model."""
     steps: int
     training: dict[str, float]
-    """The last entry of the training log."""
     validation: dict[str, float]
-    """Figures on held-out text at the end; empty without any."""
+    #: Of the text; None if it was streamed.
     statistics: Statistics | None
-    """What the text came to; None when it was streamed."""
 
 
 def pretrain(
     options: PretrainingOptions, callbacks: Sequence[TrainerCallback] = ()
 ) -> PretrainingResult:
-    """Pre-trains a BERT, or goes on with one.
+    """Pre-trains a BERT, or resumes a run.
 
     The output holds the model with its tokenizer, checkpoints, `training_log.jsonl`,
-    `tensorboard/`, `curves.png` and `run.json` (what the run was started with).
+    `tensorboard/`, `curves.png` and `run.json` (the settings).
 
     Args:
         options: The text, the model and the run.
-        callbacks: More callbacks of the Trainer, such as `reporting.Progress`.
-
-    Returns:
-        The figures.
+        callbacks: Further callbacks of the Trainer, such as `reporting.Progress`.
 
     Raises:
-        ValueError, OSError: Something that was given cannot be used, or another run writes the
-            same folder, in one line, before anything is computed; a resumed run was started with
-            other settings; a checkpoint could not be written, or the loss is no finite number any
-            more, and the checkpoints before that are whole.
+        ValueError, OSError: An input cannot be used, the resumed run has other settings, or another
+            run writes the same folder, before training begins. Or a checkpoint could not be written
+            or the loss is not finite, and earlier checkpoints are complete.
     """
     state = join()
     for module in ("datasets", "tensorboard", "matplotlib"):
@@ -117,7 +109,7 @@ def pretrain(
         )[0]
         set_seed(options.seed)
         model = build_model(options, config)
-        # Each process leaves its results on its disk for those that come later.
+        # Each process caches its results on its disk for later ones.
         with state.main_process_first(), state.local_main_process_first():
             training, validation, statistics = prepare(options, tokenizer)
         if is_main:
@@ -169,13 +161,13 @@ def _train(trainer: PretrainingTrainer, checkpoint: str | None, output: Path) ->
         last = last_checkpoint(output)
         if last is None:
             raise
-        raise TrainingDiverged(f"{error}; {last} is whole, to begin a run with") from error
+        raise TrainingDiverged(f"{error} Start a new run with `model={last!r}`.") from error
 
 
 def run_settings(
     options: PretrainingOptions, config: BertConfig, tokenizer: BertTokenizer
 ) -> dict[str, Any]:
-    """Everything that makes a different run where it changes; files count by their content."""
+    """Settings that must match to resume; files count by their content."""
     words = tokenizer_state(tokenizer).encode()
     model = config.to_dict()
     model.pop("transformers_version", None)
@@ -192,10 +184,9 @@ def run_settings(
 def _begin(
     options: PretrainingOptions, config: BertConfig, tokenizer: BertTokenizer
 ) -> tuple[dict[str, Any], str | None]:
-    """The settings of the run and the checkpoint to resume from, if there is one.
+    """The settings of the run, and the checkpoint to resume from.
 
-    Where a process of this very launch was lost, the launcher starts all of them anew with the same
-    words: they resume what they began.
+    After a restart by the launcher, a run resumes with unchanged options.
     """
     settings = run_settings(options, config, tokenizer)
     check_new(options)
@@ -206,48 +197,36 @@ def _begin(
 
 
 def check_new(options: PretrainingOptions) -> None:
-    """Checks that a run that begins finds nothing where it writes.
-
-    Raises:
-        InputError: There is something.
-    """
+    """Raises InputError if a new run finds files in its output."""
     if not (options.resume or has_begun(options.output)):
-        content = "files, or a run that `resume=True` continues,"
+        content = "files, or a run to continue with `resume=True`,"
         check_output(options.output, (), None, content)
 
 
 def prepare(
     options: PretrainingOptions, tokenizer: BertTokenizer
 ) -> tuple[Any, Epochs | None, Statistics | None]:
-    """Makes the examples, or finds what an earlier call left on the disk.
+    """Makes the examples, or loads cached ones.
 
     Returns:
-        Examples to train on, held-out examples, and what the text came to if it was not streamed.
+        Training examples, held-out examples, and the text's statistics if it is not streamed.
 
     Raises:
         ValueError, OSError: The text cannot be read, or makes no examples.
     """
 
+    form: dict[str, Any] = {"layout": options.layout, "column": options.column}
+
     def tokenize(files: Sequence[str]) -> Any:
+        processes, cache_dir = options.processes, options.cache_dir
         return tokenize_documents(
-            files,
-            tokenizer,
-            layout=options.layout,
-            column=options.column,
-            processes=options.processes,
-            cache_dir=options.cache_dir,
+            files, tokenizer, processes=processes, cache_dir=cache_dir, **form
         )
 
     held_out = tokenize(options.validation) if options.validation else None
     statistics = None
     if options.streaming:
-        training: Any = StreamedExamples(
-            options.files,
-            tokenizer,
-            options.examples(),
-            layout=options.layout,
-            column=options.column,
-        )
+        training: Any = StreamedExamples(options.files, tokenizer, options.examples(), **form)
     else:
         documents = tokenize(options.files)
         if held_out is None and options.validation_share:
@@ -267,7 +246,7 @@ def prepare(
 
 
 def training_arguments(options: PretrainingOptions) -> TrainingArguments:
-    """The Trainer's own arguments.
+    """The Trainer's arguments.
 
     Raises:
         ValueError: The batch cannot be divided among the processes.
@@ -295,8 +274,8 @@ def training_arguments(options: PretrainingOptions) -> TrainingArguments:
         save_strategy="steps",
         save_steps=options.save_steps,
         dataloader_num_workers=options.workers,
-        # Each process reads the stream and takes its share; sent from one process to the others,
-        # batches of different widths would not fit together.
+        # Each process reads the stream and takes its share: one process could not send batches of
+        # different widths to the others.
         accelerator_config={"dispatch_batches": False},
     )
 

@@ -1,4 +1,4 @@
-"""What pre-training begins with: a tokenizer, a config, and random weights or those of a model."""
+"""The tokenizer, config and initial weights of pre-training."""
 
 from __future__ import annotations
 
@@ -16,40 +16,38 @@ from hf_bert_impl.training.opening import open_weights
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 
 MODELS = {"mlm+nsp": BertForPreTraining, "mlm": BertForMaskedLM}
-#: Width of an attention head where none is asked for, as in every BERT of Google.
+#: Default width of an attention head, as in every BERT of Google.
 HEAD_SIZE = 64
 
 
 def load_tokenizer(options: PretrainingOptions) -> Any:
-    """The tokenizer that was named, or that of the model.
+    """The named tokenizer, or the model's.
 
     Raises:
-        ValueError, OSError: None is named, or it cannot be read.
+        ValueError, OSError: No tokenizer is named, or it cannot be read.
     """
     name = options.tokenizer or options.model
     if name is None:
         raise InputError(
-            "no tokenizer is named",
-            "a folder with vocab.txt or tokenizer.json",
-            "make one with `hf-bert tokenizer train`, or name that of a checkpoint",
+            "no tokenizer is named. Make one with `hf-bert tokenizer train`, or name that of a "
+            "checkpoint."
         )
     return loading.load_tokenizer(name, {})
 
 
 def build_config(options: PretrainingOptions, tokenizer: BertTokenizer) -> BertConfig:
-    """The config of the model: that of a checkpoint, of a file, or of sizes.
+    """The model's config, from a checkpoint, a file or sizes.
 
-    The pad token is the tokenizer's, which fills the batches: another one would be computed.
+    Its pad token is the tokenizer's, so that padding of batches is not computed.
 
     Raises:
-        ValueError, OSError: It cannot be read, or does not fit the tokenizer or the text.
+        ValueError, OSError: The config cannot be read, or does not fit the tokenizer or the text.
     """
     if options.model is not None:
         if options.config is not None or options.sizes:
             raise InputError(
-                f"the sizes of {options.model} are given by its weights",
-                "no config and no sizes beside it",
-                "leave them out, or leave the model out to begin anew",
+                f"the sizes of {options.model} are given by its weights. Leave config and sizes "
+                "out, or leave the model out to start from random weights."
             )
         config = BertConfig.from_pretrained(options.model)
     else:
@@ -62,14 +60,14 @@ def build_config(options: PretrainingOptions, tokenizer: BertTokenizer) -> BertC
                 "intermediate_size": 4 * width,
                 "max_position_embeddings": max(512, options.max_length),
             }
-            if options.variant == "codertimo":  # its code has no other sizes
+            if options.variant == "codertimo":  # its code fixes these sizes
                 fixed = {"intermediate_size": 4 * width, "max_position_embeddings": 512}
                 fitting |= CODERTIMO_FIELDS | fixed
                 _check_fixed(sizes, fixed)
             config = BertConfig.from_dict(fitting | sizes)
         else:
             file = Path(options.config)
-            if file.is_dir():  # a folder without the file would give the sizes of BERT-base
+            if file.is_dir():  # from_pretrained takes BERT-base's sizes if the file is missing
                 file = file / "config.json"
                 read_json(file, "the sizes of a model")
             config = BertConfig.from_pretrained(file if file.exists() else options.config, **sizes)
@@ -81,43 +79,33 @@ def build_config(options: PretrainingOptions, tokenizer: BertTokenizer) -> BertC
 def check_config(
     config: BertConfig, options: PretrainingOptions, tokenizer: BertTokenizer
 ) -> BertConfig:
-    """Check that a model of this config can be trained as asked.
-
-    Raises:
-        ValueError: The vocabulary, the positions or the architecture does not fit.
-    """
+    """Raises InputError if the vocabulary, positions or architecture do not fit the options."""
     if config.vocab_size < len(tokenizer):
         raise InputError(
             f"the config has vocab_size={config.vocab_size} and the tokenizer {len(tokenizer)} "
-            "tokens",
-            "room for all of them",
-            "correct vocab_size, or take another tokenizer",
+            "tokens. Raise vocab_size, or use another tokenizer."
         )
     if options.max_length > config.max_position_embeddings:
+        # codertimo's code has 512, whatever the config says.
+        longer = "" if config.variant == "codertimo" else ", or give the model more positions"
         raise InputError(
             f"max_length={options.max_length} is more than the {config.max_position_embeddings} "
-            "positions of the model",
-            "at most as many",
-            "shorten it"  # codertimo's code has 512, whatever the config says
-            + ("" if config.variant == "codertimo" else ", or give the model more positions"),
+            f"positions of the model. Shorten it{longer}."
         )
     if config.is_decoder:
         raise InputError(
-            "the config has is_decoder=True; pre-training makes the labels of an encoder",
-            "is_decoder=False",
-            "change the config",
+            "the config has is_decoder=True, and pre-training makes the labels of an encoder. Set "
+            "is_decoder to false."
         )
     if options.variant not in ("bert", config.variant):
         raise InputError(
-            f"variant is {options.variant!r}, and the config is of another, {config.variant!r}",
-            "one architecture",
-            "leave `variant` out: the config decides",
+            f"variant is {options.variant!r}, and the config's is {config.variant!r}. Leave "
+            "`variant` out: the config decides."
         )
     if config.variant == "codertimo" and tokenizer.pad_token_id != config.pad_token_id:
         raise InputError(
-            f"the tokenizer's pad token has the id {tokenizer.pad_token_id}",
-            f"{config.pad_token_id}, which is padding for codertimo's model",
-            "make the vocabulary by `hf-bert tokenizer words`",
+            f"the tokenizer's pad token has the id {tokenizer.pad_token_id}, and codertimo's model "
+            f"pads with {config.pad_token_id}. Make the vocabulary with `hf-bert tokenizer words`."
         )
     return config
 
@@ -126,14 +114,12 @@ def _check_fixed(sizes: Mapping[str, float], fixed: Mapping[str, float]) -> None
     for name, size in fixed.items():
         if sizes.get(name, size) != size:
             raise InputError(
-                f"{name} is {sizes[name]} with variant='codertimo'",
-                f"{size}, as codertimo's code computes it",
-                "leave it out",
+                f"{name} is {sizes[name]}, and codertimo's code has {size}. Leave it out."
             )
 
 
 def build_model(options: PretrainingOptions, config: BertConfig) -> Any:
-    """The model to begin with; call `set_seed` before, for random weights.
+    """The initial model; call `set_seed` first for random weights.
 
     Raises:
         ValueError, OSError: The checkpoint cannot be read, or its weights are not finite.
@@ -144,7 +130,7 @@ def build_model(options: PretrainingOptions, config: BertConfig) -> Any:
     else:
         model, _ = open_weights(model_class, options.model, config=config)
     if options.gradient_checkpointing:
-        # Newer releases of transformers have the first name, and warn at the second.
+        # Newer releases of transformers warn at the second name.
         enable = getattr(model, "activation_checkpointing_enable", None)
         (enable or model.gradient_checkpointing_enable)()
     return model

@@ -1,4 +1,4 @@
-"""How to pre-train: the text, the model and the run."""
+"""Options of pre-training: the text, the model and the run."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from hf_bert_impl.data.option_ranges import check_ranges
 from hf_bert_impl.errors import InputError, check_choice
 
-# The command line makes its options from these fields, and shows its help without transformers.
+# The command line shows these fields without importing transformers.
 if TYPE_CHECKING:
     from hf_bert_impl.data.examples import ExampleOptions
     from hf_bert_impl.data.masking import MaskingOptions
 
 PRECISIONS = ("auto", "float32", "bfloat16")
-#: Fields that may change when a run is resumed: they do not change what is computed, or (the files'
-#: names) something else is compared in their place.
+#: Fields that may differ in a resumed run: they do not affect its results, or the content of the
+#: files is compared instead.
 FREE = """
     files validation output tokenizer model config sizes gradient_accumulation processes workers
     cache_dir logging_steps eval_steps save_steps keep_checkpoints resume
@@ -35,59 +35,59 @@ class PretrainingOptions:
     tokenizer: str | None = None
     """A folder or hub id; None for that of `model`."""
     model: str | None = None
-    """A checkpoint to go on with; None for random weights."""
+    """A checkpoint to start from; None for random weights."""
     config: str | None = None
-    """A config.json, or the folder it lies in, for random weights."""
+    """A config.json or its folder, for random weights."""
     variant: str = "bert"
     """The architecture of random weights: bert, or codertimo (that of codertimo/BERT-pytorch)."""
     sizes: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Fields of `BertConfig` for random weights, on top of `config`."""
+    """Fields of `BertConfig` for random weights, which override `config`."""
 
     layout: str = "sentences"
-    """What a line of plain text is: sentences, paragraphs, lines, files, wikitext, pairs."""
+    """The layout of plain text: sentences, paragraphs, lines, files, wikitext or pairs."""
     column: str | None = None
     """The column or field of the texts; None for `text` in JSON lines and a table's only one."""
     validation: tuple[str, ...] = ()
-    """A file that is only scored; there may be several."""
+    """A file of held-out text; can be repeated."""
     validation_share: float = 0.0
-    """Share of the documents that is only scored, where no file is."""
+    """Share of the documents to hold out, without validation files."""
     objective: str = "mlm+nsp"
     """mlm+nsp, or mlm alone."""
     masking: str = "token"
     """token or whole-word."""
     mlm_probability: float = 0.15
-    """Share of the tokens to guess."""
+    """Share of the tokens to predict."""
     max_predictions: int | None = None
-    """Most tokens to guess in a sequence; None for no limit."""
+    """Maximum number of tokens to predict per sequence; None for no limit."""
     packing: bool = False
     """Fill sequences with several spans of text (objective mlm)."""
     max_length: int = 128
-    """Most tokens of a sequence."""
+    """Maximum tokens of a sequence."""
     short_seq_prob: float = 0.1
     """Share of documents that are cut to a target length drawn at random."""
     dupe_factor: int = 1
-    """How often each document is cut, with other cuts and other random partners."""
+    """How many times each document is cut, with different cuts and random partners."""
     streaming: bool = False
-    """Make examples while the files are read, and keep nothing on disk."""
+    """Make examples while the files are read, without a cache on disk."""
 
     max_steps: int | None = None
-    """Optimizer steps; None for those of `epochs`."""
+    """Optimizer steps; None to use `epochs`."""
     epochs: float = 1.0
-    """Passes over the examples, where `max_steps` is not given."""
+    """Passes over the examples, without `max_steps`."""
     batch_size: int = 32
-    """Sequences of an optimizer step, over all processes and micro-batches."""
+    """Sequences per optimizer step, over all processes and micro-batches."""
     gradient_accumulation: int = 1
-    """Micro-batches that a process computes one after the other for a step."""
+    """Micro-batches per step and process."""
     learning_rate: float = 1e-4
-    """The highest rate, reached after the warm-up; from there it falls to 0 along a line."""
+    """The peak rate after the warm-up; it then decreases linearly to 0."""
     warmup: float = 0.01
-    """Share of the steps over which the rate rises from 0; 1 or more is a number of steps."""
+    """Share of the steps in which the rate rises from 0; 1 or more is a number of steps."""
     weight_decay: float = 0.01
     """AdamW's weight decay; biases and LayerNorm have none."""
     precision: str = "auto"
-    """float32, bfloat16 (autocast), or auto: bfloat16 on a GPU that has it."""
+    """float32, bfloat16 (autocast), or auto: bfloat16 on a GPU that supports it."""
     gradient_checkpointing: bool = False
-    """Compute activations again in the backward pass, which saves memory."""
+    """Recompute activations in the backward pass to save memory."""
     seed: int = 0
     """Seed of weights, cuts, partners, order, masks and dropout."""
 
@@ -98,15 +98,15 @@ class PretrainingOptions:
     save_steps: int = 500
     """Steps between checkpoints."""
     keep_checkpoints: int = 2
-    """How many checkpoints stay."""
+    """Number of checkpoints to keep."""
     processes: int = 1
     """Processes that prepare the examples."""
     workers: int = 0
     """Processes that load the examples; 0 loads them in the training process."""
     cache_dir: str | None = None
-    """Where prepared examples are kept; None for the cache of datasets."""
+    """The folder of prepared examples; None for the cache of datasets."""
     resume: bool = False
-    """Go on with the run in `output`."""
+    """Resume the run in `output`."""
 
     def __post_init__(self) -> None:
         from hf_bert_impl.data.documents import LAYOUTS
@@ -124,19 +124,16 @@ class PretrainingOptions:
 
     def _check_streaming(self) -> None:
         if self.max_steps is None:
-            raise InputError(
-                "streaming does not know how many examples there are",
-                "a number of steps",
-                "set `max_steps`",
-            )
+            raise InputError("`streaming` needs a number of steps. Set `max_steps`.")
         if self.validation_share:
             raise InputError(
-                "streaming cannot hold out a share of the text",
-                "validation files",
-                "name some, or leave `validation_share` out",
+                "`streaming` cannot hold out a share of the text. Name validation files, or leave "
+                "`validation_share` out."
             )
         if self.workers > 1:
-            raise InputError(f"workers={self.workers} with streaming", "0 or 1", "lower it")
+            raise InputError(
+                f"`workers` is {self.workers}, and `streaming` allows 0 or 1. Use `workers=1`."
+            )
 
     def examples(self) -> ExampleOptions:
         """How documents become examples."""
@@ -153,17 +150,17 @@ class PretrainingOptions:
         )
 
     def validation_examples(self) -> ExampleOptions:
-        """How held-out documents become examples: once, each by itself."""
+        """How held-out documents become examples: once, without packing."""
         return dataclasses.replace(self.examples(), packing=False, dupe_factor=1)
 
     def masking_options(self) -> MaskingOptions:
-        """Which tokens are to be guessed."""
+        """How tokens are masked."""
         from hf_bert_impl.data.masking import MaskingOptions
 
         return MaskingOptions(self.masking, self.mlm_probability, self.max_predictions)
 
     def settings(self) -> dict[str, Any]:
-        """The fields that make another run if they change."""
+        """The fields that must match to resume."""
         free = FREE.split()
         fields = dataclasses.asdict(self)
         return {name: value for name, value in fields.items() if name not in free}

@@ -1,4 +1,4 @@
-"""The Trainer as pre-training sets it up: both losses, their accuracies, and the speed.
+"""The Trainer of pre-training: both losses, their accuracies, and the speed.
 
 Notation: B sequences, S tokens of the longest, L labelled tokens, V vocabulary.
 """
@@ -20,17 +20,17 @@ from hf_bert_impl.measuring.timing import best_product
 from hf_bert_impl.model.losses import IGNORE_INDEX, cross_entropy
 from hf_bert_impl.training.resumable_trainer import ResumableTrainer
 
-#: Sums over tokens or pairs, as a row of a tensor.
+#: Columns of the sums over tokens or pairs.
 MLM_LOSS, MLM_HITS, TOKENS, NSP_LOSS, NSP_HITS, PAIRS = range(6)
-#: Scores (N, classes) and labels (N,): of words L by V, of pairs B by 2, or none.
+#: Scores (N, classes) and labels (N,): L by V for words, B by 2 for pairs.
 Scored = tuple[Tensor, Tensor]
 
 
 class PretrainingTrainer(ResumableTrainer):
     """A Trainer for masked-LM and next-sentence prediction.
 
-    Both losses are means over an optimizer step, whatever its micro-batches and processes: of the
-    labelled tokens, and of the pairs. Held-out text is scored after the last step in any case.
+    Both losses are means over an optimizer step, of labelled tokens and of pairs, whatever its
+    micro-batches and processes. Held-out text is always scored after the last step.
 
     Args:
         **options: The arguments of `ResumableTrainer`.
@@ -41,34 +41,34 @@ class PretrainingTrainer(ResumableTrainer):
         super().__init__(**options)
         #: Pairs of the current step, in all processes.
         self._pairs = 0
-        #: GFLOP/s of the best matrix product here; measured when training begins.
+        #: GFLOP/s of the fastest matrix multiplication, measured at the start of training.
         self._best_product = 0.0
         self.begin_interval()
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Trains; the arguments and the result are those of `Trainer.train`."""
+        """Trains; arguments and result as in `Trainer.train`."""
         config, device = self.model.config, self.args.device
         sizes = (config.hidden_size, config.intermediate_size)
         precision = "bfloat16" if self.args.bf16 else "float32"
-        # What it draws is not to change what dropout draws.
+        # Its random numbers must not change dropout's.
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             self._best_product = best_product(*sizes, precision, str(device))
         self.begin_interval()
         return super().train(*args, **kwargs)
 
     def begin_interval(self) -> None:
-        """Counts and times anew, for the next entry of the log."""
+        """Resets counts and time for the next entry of the log."""
         #: (6,) of the columns above, in this process.
         self._sums: Tensor | float = 0.0
         #: Real tokens of each sequence.
         self._lengths: list[int] = []
-        #: Moved on by the seconds that evaluations take.
+        #: Evaluations add their seconds.
         self._began = time.perf_counter()
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
     ) -> tuple[list[Any], Any]:
-        """The micro-batches of a step and its number of labels; the pairs are counted beside."""
+        """The micro-batches of a step and its number of labels; also counts its pairs."""
         samples, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         pairs = sum(len(batch.get("next_sentence_label", ())) for batch in samples)
         if self.args.world_size > 1:
@@ -84,7 +84,7 @@ class PretrainingTrainer(ResumableTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Any:
-        """The share of a micro-batch in the losses of its step."""
+        """A micro-batch's part in the losses of its step."""
         outputs, words, _, pairs = self._score(model, inputs)
         token_loss = outputs.loss  # the sum, where the model computes it
         if token_loss is None:
@@ -98,17 +98,17 @@ class PretrainingTrainer(ResumableTrainer):
         self._lengths += sequence_lengths(inputs)
         loss = token_loss / (num_items_in_batch if num_items_in_batch is not None else 1)
         loss = loss + pair_loss / max(self._pairs, 1)
-        # Gradients of several processes are averaged, and here they have to be added.
+        # DDP averages the gradients of processes; this loss is a sum.
         loss = loss * self.accelerator.num_processes
         return (loss, outputs) if return_outputs else loss
 
     def _score(
         self, model: nn.Module, inputs: dict[str, Any]
     ) -> tuple[Any, Scored, Tensor, Scored]:
-        """The outputs; scores and labels of words; the row of each; scores and labels of pairs."""
+        """The outputs; scores and labels of words, the row of each word, and scores of pairs."""
         inputs = dict(inputs)
-        # Without these labels the pre-training model gives scores and no loss, and each loss is
-        # computed by itself here. The masked-LM model gives the sum of its losses.
+        # Without these labels the pre-training model gives scores and no loss, and the caller
+        # computes each loss. The masked-LM model gives the sum of its losses.
         pair_labels = inputs.pop("next_sentence_label", None)
         outputs = model(**inputs, num_items_in_batch=1, return_dict=True)
         is_labelled = inputs["labels"] != IGNORE_INDEX  # (B, S)
@@ -120,12 +120,12 @@ class PretrainingTrainer(ResumableTrainer):
                 outputs.prediction_logits,
                 (outputs.seq_relationship_logits, pair_labels),
             )
-        if logits.dim() == 3:  # the config says that every position is to be scored
+        if logits.dim() == 3:  # the config scores every position
             logits = logits[is_labelled]
         return outputs, (logits, inputs["labels"][is_labelled]), is_labelled.nonzero()[:, 0], pairs
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Logs, with the means since the last time where the entry is one of training."""
+        """Logs; a training entry gets the means since the last one."""
         if "loss" in logs and self._lengths:
             logs |= self._since_last_log()
             self.begin_interval()
@@ -150,30 +150,29 @@ class PretrainingTrainer(ResumableTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Scores held-out examples; their masks are the same each time.
+        """Scores held-out examples, with the same masks each time.
 
         Returns:
-            Means as `metrics` makes them, their names after the prefix.
+            The means of `metrics`, their names after the prefix.
         """
-        # Loading data draws from the generator that dropout draws from too: training must not
-        # depend on how often it is evaluated.
+        # Loading data uses dropout's generator. Training must not depend on evaluations.
         started = time.perf_counter()
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             totals = torch.zeros(6, dtype=torch.float64)
             model = self.model_wrapped
             with eval_mode(model):
-                # Of this module alone, so that heads score labelled tokens only, as in training:
-                # (B, S, V) scores of a whole batch would take more memory than training it does.
+                # In training mode (this module alone) heads score labelled tokens only. Scores
+                # (B, S, V) of a whole batch would need more memory than training.
                 self.accelerator.unwrap_model(model).training = True
                 for batch in self.get_eval_dataloader(eval_dataset):
                     rows = self._row_sums(model, batch)
-                    # A row a sequence: those that fill up the last batch are left out again.
+                    # One row per sequence, so that repeats in the last batch can be dropped.
                     totals += self.accelerator.gather_for_metrics(rows).double().sum(dim=0).cpu()
         self._began += time.perf_counter() - started
         return self.log_scores(metrics(totals.tolist()), metric_key_prefix)
 
     def _row_sums(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
-        """(B, 6) the columns above for each sequence."""
+        """(B, 6) the columns for each sequence."""
         _, words, rows, pairs = self._score(model, inputs)
         sums = torch.zeros(len(inputs["input_ids"]), 6, device=words[0].device)
         sums[:, :NSP_LOSS].index_add_(0, rows, _each(*words))
@@ -182,30 +181,25 @@ class PretrainingTrainer(ResumableTrainer):
 
 
 class _AfterSteps(TrainerCallback):
-    """Scores held-out text after the last step, and leaves checkpoints out of the speed."""
+    """Scores held-out text after the last step, and excludes checkpoints from the speed."""
 
     def __init__(self, trainer: PretrainingTrainer) -> None:
         self._trainer = trainer
 
     def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        """Asks for the last evaluation, whatever the interval between them."""
         if state.global_step >= state.max_steps and self._trainer.eval_dataset is not None:
             control.should_evaluate = True
 
     def on_save(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        """Times from here: what was computed before the checkpoint is in the log already."""
         self._trainer.begin_interval()
 
 
 def metrics(sums: list[float]) -> dict[str, float]:
-    """Means of both tasks.
-
-    Args:
-        sums: The six columns above.
+    """Means of both tasks from the six columns.
 
     Returns:
-        `mlm_loss` (nats a labelled token), `mlm_accuracy`, `perplexity` (e to the loss), and with
-        pairs `nsp_loss` (nats a pair) and `nsp_accuracy`.
+        `mlm_loss` (nats per labelled token), `mlm_accuracy`, `perplexity` (e to the loss), and with
+        pairs `nsp_loss` (nats per pair) and `nsp_accuracy`.
     """
     tokens = max(1.0, sums[TOKENS])
     means = {"mlm_loss": sums[MLM_LOSS] / tokens, "mlm_accuracy": sums[MLM_HITS] / tokens}
@@ -219,21 +213,19 @@ def metrics(sums: list[float]) -> dict[str, float]:
 def sequence_lengths(inputs: dict[str, Any]) -> list[int]:
     """Real tokens of each sequence of a batch, padded or packed."""
     if "attention_mask" in inputs:
-        lengths: list[int] = inputs["attention_mask"].sum(dim=1).tolist()
-        return lengths
+        return inputs["attention_mask"].sum(dim=1).tolist()
     positions = inputs["position_ids"].flatten()
     starts = (positions == 0).nonzero().flatten()
     ends = torch.cat([starts[1:], starts.new_tensor([len(positions)])])
-    packed: list[int] = (ends - starts).tolist()
-    return packed
+    return (ends - starts).tolist()
 
 
 def hits(logits: Tensor, labels: Tensor) -> Tensor:
-    """(N,) whether the best guess is right."""
+    """(N,) whether the highest score is right."""
     return logits.argmax(dim=-1) == labels
 
 
 def _each(logits: Tensor, labels: Tensor) -> Tensor:
-    """(N, 3) the loss of each label, whether the best guess is right, and 1."""
+    """(N, 3) the loss of each label, whether the highest score is right, and 1."""
     losses = nn.functional.cross_entropy(logits.float(), labels, reduction="none")
     return torch.stack([losses, hits(logits, labels).float(), torch.ones_like(losses)], dim=1)

@@ -1,4 +1,4 @@
-"""The processes of a run: they find each other, and share a recipe and a disk."""
+"""The processes of a run: how they meet, and share settings and a disk."""
 
 from __future__ import annotations
 
@@ -15,47 +15,41 @@ from transformers import TrainingArguments
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.training.launch import agent_store, group_store
 
-#: On processors a lost process is noticed at once, so this only bounds how long one may work while
-#: the others wait, as when the first one prepares a corpus.
+#: On CPUs a lost process is detected at once. This limits the work of one process, such as
+#: preparing a corpus, while the others wait.
 WORKING = timedelta(days=7)
-#: How long a file may take to be seen by the other machines of a shared disk.
+#: How long a file may take to appear on the other machines of a shared disk.
 SHARED_DISK_SECONDS = 90.0
 
 
 def join() -> PartialState:
-    """Makes the processes of this run known to each other.
+    """Connects the processes of this run.
 
     Returns:
-        The state of accelerate, by which a process knows its number. A process that was started by
-        no launcher is the main process and the only one.
+        accelerate's state. Without a launcher, the process is the main and only one.
     """
-    # With the default, several processes on the CPU do not find each other.
+    # By default several processes on the CPU do not meet.
     on_cpu = not torch.accelerator.is_available()
     options: dict[str, Any] = {"timeout": WORKING} if on_cpu else {}
     size = int(os.environ.get("WORLD_SIZE", 1))
     if agent_store() is not None and size > 1 and not torch.distributed.is_initialized():
-        options |= {
-            "store": group_store(),
-            "rank": int(os.environ["RANK"]),
-            "world_size": size,
-        }
+        options |= {"store": group_store(), "rank": int(os.environ["RANK"]), "world_size": size}
     return PartialState(cpu=on_cpu, **options)
 
 
 def check_shared(state: PartialState, made: Path) -> None:
-    """Waits until all processes see what the main process has made.
+    """Waits until all processes see a file of the main process.
 
     Raises:
-        InputError: One does not, because it runs on another machine with a disk of its own.
+        InputError: One does not, because its machine has another disk.
     """
     state.wait_for_everyone()
     deadline = time.monotonic() + SHARED_DISK_SECONDS
     while not made.exists():
         if time.monotonic() > deadline:
             raise InputError(
-                f"process {state.process_index} does not see {made}, which the main process made",
-                "an output on a disk that all machines share",
-                "name a folder there",
+                f"process {state.process_index} does not see {made}, which the main process made. "
+                "Use an output on a disk that all machines share."
             )
         time.sleep(0.5)
 
@@ -64,15 +58,14 @@ def trainer_arguments(batch_size: int, **options: Any) -> TrainingArguments:
     """The Trainer's arguments, the same recipe for any number of processes.
 
     Args:
-        batch_size: Examples of an optimizer step, over all processes and micro-batches.
+        batch_size: Examples per optimizer step, over all processes and micro-batches.
         **options: Further arguments.
 
     Raises:
-        InputError: They cannot be shared out evenly, or one process has several GPUs.
+        InputError: The batch cannot be divided evenly, or one process has several GPUs.
     """
     arguments = TrainingArguments(
         average_tokens_across_devices=True,
-        # With the default, several processes on the CPU do not find each other.
         use_cpu=not torch.accelerator.is_available(),
         dataloader_pin_memory=torch.cuda.is_available(),
         ddp_find_unused_parameters=False,
@@ -82,22 +75,19 @@ def trainer_arguments(batch_size: int, **options: Any) -> TrainingArguments:
         **options,
     )
     if arguments.device.type == "cpu":
-        # transformers 5.6 loads the optimizer to this device, and torch does not load to "cpu:0".
+        # transformers 5.6 loads the optimizer to this device, and torch cannot load to "cpu:0".
         arguments.__dict__["_setup_devices"] = torch.device("cpu")
     if arguments.n_gpu > 1:
         raise InputError(
-            f"one process sees {arguments.n_gpu} GPUs",
-            "a process for each",
-            "start with `accelerate launch` or `torchrun`, or choose one by CUDA_VISIBLE_DEVICES",
+            f"one process sees {arguments.n_gpu} GPUs. Start one process per GPU with `accelerate "
+            "launch` or `torchrun`, or set CUDA_VISIBLE_DEVICES=0."
         )
     parts = arguments.world_size * arguments.gradient_accumulation_steps
     if batch_size % parts:
         raise InputError(
-            f"batch_size={batch_size} cannot be divided into {parts} parts "
-            f"({arguments.world_size} processes, {arguments.gradient_accumulation_steps} "
-            "micro-batches each)",
-            "a multiple of that",
-            "change it",
+            f"batch_size={batch_size} cannot be divided into {parts} parts ({arguments.world_size} "
+            f"processes, {arguments.gradient_accumulation_steps} micro-batches each). Use a "
+            f"multiple of {parts}."
         )
     arguments.per_device_train_batch_size = batch_size // parts
     arguments.per_device_eval_batch_size = batch_size // parts

@@ -1,4 +1,4 @@
-"""What a run tells while it trains: a progress bar or lines, TensorBoard, and a JSON file."""
+"""Reports of a run while it trains: a progress bar or lines, TensorBoard, and a JSON file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from transformers import TrainerCallback
 from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.training.checkpointing import writing
 
-#: One JSON object a line: what the Trainer logged, step by step.
+#: The Trainer's log, one JSON object per line.
 LOG = "training_log.jsonl"
 TENSORBOARD = "tensorboard"
-#: How the figures of a log entry are shown, in this order.
+#: Formats of a log entry's values, in this order.
 SHOWN = {
     "mlm_loss": "mlm {:.3f}",
     "mlm_accuracy": "acc {:.3f}",
@@ -26,53 +26,45 @@ SHOWN = {
     "nsp_loss": "nsp {:.3f}",
     "nsp_accuracy": "acc {:.3f}",
     "tokens_per_second": "{:,.0f} tokens/s",
-    "flop_share": "{:.0%} of the best product",
+    "flop_share": "{:.0%} of peak",
 }
 
 
 class JsonLog(TrainerCallback):
-    """Writes each entry of the log as a line; a resumed run rewrites what came before.
-
-    Args:
-        folder: The folder of the run.
-    """
+    """Writes each entry of the log as a line of a file in the run's folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        """Drops the entries of steps after the checkpoint, which come again."""
+        """Drops the entries of steps after the checkpoint, which repeat."""
         if state.is_world_process_zero:
             with atomic_file(self.folder / LOG) as fresh:
                 text = "".join(_line(entry) for entry in state.log_history)
                 fresh.write_text(text, encoding="utf-8")
 
     def on_log(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        """Appends the newest entry."""
         if state.is_world_process_zero:
             with writing("the log", self.folder), (self.folder / LOG).open("a") as file:
                 file.write(_line(state.log_history[-1]))
 
 
 class Progress(TrainerCallback):
-    """A progress bar with the newest figures; lines where there is no terminal."""
+    """A progress bar with the newest values; lines without a terminal."""
 
     def __init__(self) -> None:
         self._bar: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        """Shows the bar."""
         if state.is_world_process_zero:
-            # With None, only a terminal gets a bar.
+            # None: a bar only on a terminal.
             self._bar = tqdm(total=state.max_steps, initial=state.global_step, disable=None)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        """Moves the bar."""
         if self._bar is not None:
             self._bar.update(state.global_step - self._bar.n)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> None:
-        """Shows the figures of an entry."""
         figures = show(logs or {}, args.metric_for_best_model)
         if not figures or self._bar is None:
             return
@@ -82,18 +74,17 @@ class Progress(TrainerCallback):
             self._bar.set_postfix_str(figures)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        """Leaves the bar as it is."""
         self.close()
 
     def close(self) -> None:
-        """Stops the bar, so that the terminal is left in order after an error too."""
+        """Closes the bar, also after an error."""
         if self._bar is not None:
             self._bar.close()
 
 
 @contextlib.contextmanager
 def progress(show: bool) -> Iterator[list[TrainerCallback]]:
-    """The callbacks that show the progress of a recipe."""
+    """The callbacks that show a recipe's progress."""
     bar = Progress()
     try:
         yield [bar] if show else []
@@ -102,11 +93,11 @@ def progress(show: bool) -> Iterator[list[TrainerCallback]]:
 
 
 def show(logs: Mapping[str, float], metric: str | None = None) -> str:
-    """The figures of a log entry on one line; empty if there are none to show.
+    """The values of a log entry on one line; empty if it has none.
 
     Args:
         logs: The entry.
-        metric: The name of one more figure, which is of a task.
+        metric: A further value, the task's.
     """
     forms = {metric: f"{metric} {{:.4g}}"} | SHOWN
     prefix = "eval_" if any(f"eval_{key}" in logs for key in forms) else ""
@@ -121,11 +112,11 @@ def show(logs: Mapping[str, float], metric: str | None = None) -> str:
 
 
 def tensorboard_callback(folder: Path, first_step: int) -> TrainerCallback:
-    """Writes every figure of the log for TensorBoard.
+    """Writes every value of the log for TensorBoard, into a folder of the run's.
 
     Args:
-        folder: The folder of the run; the events go into a folder in it.
-        first_step: Events of steps from here on, which a stopped run left, are hidden.
+        folder: The run's folder.
+        first_step: Hides events from this step on, which a stopped run left.
     """
     from torch.utils.tensorboard import SummaryWriter
     from transformers.integrations import TensorBoardCallback

@@ -1,7 +1,7 @@
-"""The Trainer of transformers, with whole checkpoints and a stop before a model is spoilt.
+"""transformers' Trainer with complete checkpoints, which stops before a model is damaged.
 
-The public hooks of transformers do not reach all of this. Every private method of `Trainer` that
-this package overrides or calls is in this file.
+The public hooks of transformers are not enough. This file has every private `Trainer` method that
+the package overrides or calls.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from hf_bert_impl.training.checkpointing import remove_leftovers, writing
 
 
 class TrainingDiverged(ValueError):
-    """The loss, a gradient or a weight is no finite number; what was saved before is whole."""
+    """The loss, a gradient or a weight is not finite; earlier checkpoints are complete."""
 
 
 class ResumableTrainer(Trainer):
-    """A Trainer whose checkpoints are whole if their trainer_state.json is there.
+    """A Trainer whose checkpoints are complete if they have trainer_state.json.
 
-    It stops with `TrainingDiverged` where a loss or a gradient is not finite, before the step that
-    would spoil the weights, so that no spoilt model is saved or scored.
+    It raises `TrainingDiverged` for a loss or gradient that is not finite, before the step that
+    would damage the weights. So no damaged model is saved or scored.
 
-    Before each checkpoint the log is written, so that no average runs across it: a resumed run logs
-    what an uninterrupted one does.
+    It writes the log before each checkpoint, so that no average spans it and a resumed run logs the
+    same values as an uninterrupted one.
 
     Args:
-        keep_checkpoints: How many checkpoints stay.
+        keep_checkpoints: Number of checkpoints to keep.
         **options: The arguments of `Trainer`.
     """
 
@@ -50,7 +50,7 @@ class ResumableTrainer(Trainer):
         self.add_callback(_Guard())
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Computes a micro-batch; arguments and result are those of `Trainer.training_step`.
+        """Computes a micro-batch; arguments and result as in `Trainer.training_step`.
 
         Raises:
             TrainingDiverged: The loss is not finite.
@@ -62,14 +62,14 @@ class ResumableTrainer(Trainer):
         return loss
 
     def log_scores(self, scores: Mapping[str, float], prefix: str) -> dict[str, float]:
-        """Logs what an evaluation gave, and tells the callbacks.
+        """Logs the scores of an evaluation, and informs the callbacks.
 
         Args:
             scores: By name.
-            prefix: What the names in the log begin with, such as "eval".
+            prefix: Of the names in the log, such as "eval".
 
         Returns:
-            The scores with their names in the log.
+            The scores by their names in the log.
         """
         logged = {f"{prefix}_{name}": value for name, value in scores.items()}
         self.log(logged)
@@ -79,12 +79,12 @@ class ResumableTrainer(Trainer):
         return logged
 
     def finish_from(self, checkpoint: str) -> None:
-        """Takes the weights and the log of a checkpoint, without training on.
+        """Takes the weights and the log of a checkpoint without training.
 
         Args:
-            checkpoint: That of the last step, after which `Trainer.train` would take one more.
+            checkpoint: The last step's; `Trainer.train` would add another step.
         """
-        # No public method loads a checkpoint of several processes without a step after it.
+        # No public method loads a checkpoint of several processes without a further step.
         self._load_from_checkpoint(checkpoint)
         self.state = TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME))
 
@@ -97,7 +97,7 @@ class ResumableTrainer(Trainer):
             with writing(f"the checkpoint of step {self.state.global_step}", folder):
                 super()._save_checkpoint(model, trial)
                 if self.args.should_save:
-                    # transformers itself would delete older ones before this one is on the disk.
+                    # transformers would delete older ones before this one is on the disk.
                     for place in (checkpoint / TRAINER_STATE_NAME, checkpoint, folder):
                         sync(place)
                     best = self.state.best_model_checkpoint
@@ -107,8 +107,8 @@ class ResumableTrainer(Trainer):
             raise
 
     def _save_rng_state(self, output_dir: str) -> None:
-        # The last file of each process. Next the main process writes trainer_state.json: by then
-        # the files of all processes have to be there, and on the disk.
+        # The last file of each process. The main process writes trainer_state.json next, and all
+        # other files must be on the disk by then.
         super()._save_rng_state(output_dir)
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
@@ -116,28 +116,28 @@ class ResumableTrainer(Trainer):
                 sync(file)
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        # Here, and nowhere else, accelerate looks at the model to shard it.
+        # Only here accelerate reads the model to shard it.
         with _one_root(self.model) if self.is_fsdp_enabled else contextlib.nullcontext():
             return super()._prepare_for_training(*args, **kwargs)
 
 
 class _Guard(TrainerCallback):
-    """Stops before a step by a gradient that is not finite, and before such weights are used."""
+    """Stops at gradients and weights that are not finite, before they are used."""
 
     def on_pre_optimizer_step(
         self, args: Any, state: Any, control: Any, model: Any = None, **rest: Any
     ) -> None:
-        """Checks the gradient, which is clipped already: what was infinite is NaN."""
-        gradients = [it.grad for it in model.parameters() if it.grad is not None]
-        here = [it.to_local() if hasattr(it, "to_local") else it for it in gradients]
-        norm = float(get_total_norm(here))
+        """Checks the clipped gradient, in which infinities are NaN."""
+        gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+        local = [grad.to_local() if hasattr(grad, "to_local") else grad for grad in gradients]
+        norm = float(get_total_norm(local))
         if not math.isfinite(norm):
             raise _diverged(f"the gradient of step {state.global_step + 1} is {norm}", args)
 
     def on_step_end(
         self, args: Any, state: Any, control: Any, model: Any = None, **rest: Any
     ) -> None:
-        """Looks at what will follow, which transformers' own callback has decided before."""
+        """Logs before checkpoints, and checks weights that will be saved or scored."""
         if control.should_save:
             control.should_log = True
         if control.should_save or control.should_evaluate:
@@ -148,25 +148,22 @@ class _Guard(TrainerCallback):
     def on_train_end(
         self, args: Any, state: Any, control: Any, model: Any = None, **rest: Any
     ) -> None:
-        """Checks the weights that are about to be saved or scored."""
         for name in not_finite(model):
             raise _diverged(f"after step {state.global_step} {name} is not finite", args)
 
 
 def _diverged(what: str, args: Any) -> TrainingDiverged:
     precise = ", or train in float32" if args.bf16 else ""
-    return TrainingDiverged(
-        f"{what}; expected finite numbers; lower the learning rate, which is "
-        f"{args.learning_rate:g}{precise}"
-    )
+    rate = f"the learning rate ({args.learning_rate:g})"
+    return TrainingDiverged(f"{what}. Lower {rate}{precise}.")
 
 
 @contextlib.contextmanager
 def _one_root(model: Any) -> Iterator[None]:
-    """Keeps accelerate from sharding the embeddings and the decoder as a group of their own.
+    """Prevents accelerate from sharding the embeddings and the decoder as a group.
 
-    The decoder's bias is tied to one outside that group, which torch 2.13 refuses; the layers are
-    groups of their own all the same.
+    The decoder's bias is tied to one outside of the group, which torch 2.13 rejects. The layers
+    remain groups.
     """
     names = ("get_input_embeddings", "get_output_embeddings")
     for name in names:

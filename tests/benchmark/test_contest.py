@@ -1,4 +1,4 @@
-"""Contestants as processes: nobody stays behind, whatever happens, and who is lost is reported."""
+"""Contestants as processes: all of them end, and failures are reported."""
 
 import contextlib
 import functools
@@ -62,7 +62,7 @@ def test_errors_and_ends_are_losses(tmp_path):
         return Contestant("one", "float32", maker, 1, str(tmp_path))
 
     with make() as one:
-        # A mistake of its own: it goes on.
+        # It survives its own errors.
         with pytest.raises(Unavailable, match=r"AttributeError: .*no_such_thing"):
             one.ask("no_such_thing")
         with pytest.raises(Unavailable, match=r"^broken$"):
@@ -105,9 +105,9 @@ def test_a_command_that_is_stopped_leaves_nobody(number, tmp_path):
     status = {signal.SIGINT: 130, signal.SIGKILL: -signal.SIGKILL}
     assert command.returncode == status[number]
     assert b"Traceback" not in out + err
-    # One that had only just been started sees by itself that nobody asks.
+    # A contestant that has just started detects the end by itself.
     wait_for(lambda: not any(child.is_running() for child in children))
-    # torch makes a folder of its own. What is killed leaves its temporary files, as any program.
+    # torch makes its own folder. A killed program leaves its temporary files.
     left = [path for path in tmp_path.iterdir() if path.name.startswith(("hf-bert", "tmp"))]
     assert number == signal.SIGKILL or not left
 

@@ -80,7 +80,7 @@ def test_a_first_line_that_is_taken_as_a_text_is_said_once(hf_bert, save_tiny, t
         result = hf_bert("embed", model, file, "--column", 0, "--id-column", 1, *more)
         assert result.status == 0
         assert result.err.count("note: the first line of ") == 1
-        assert "is taken as a text ('text'), since column 0 is a number" in result.err
+        assert "is read as a row ('text'), since column 0 is a number" in result.err
         result = hf_bert("embed", model, file, "--column", "text", *more, "--overwrite", "-q")
         assert (result.status, result.err) == (0, "")
     assert json.loads((tmp_path / "\udcc9" / "manifest.json").read_text())["rows"] == 2

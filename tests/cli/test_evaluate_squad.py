@@ -98,7 +98,8 @@ def test_model(hf_bert, model, dev, tmp_path):
     assert result.err == ""
     squad = read_squad(dev)
     pipeline = QuestionAnsweringPipeline.from_pretrained(model, device="cpu")
-    texts, differences = predict_squad(pipeline, squad.questions, **options)
+    answers = predict_squad(pipeline, squad.questions, **options)
+    texts, differences = answers.texts, answers.null_score_diffs
     expected = evaluate_predictions(squad, texts, differences, 0.0)
     assert found == {**expected, "null_score_diff_threshold": 0.0}
 

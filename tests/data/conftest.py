@@ -1,4 +1,4 @@
-"""What the tests of this folder share: files to read, and tokenizers of a few words."""
+"""Fixtures: files to read, and tokenizers of a few words."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -45,7 +45,7 @@ def test_wikitext(write):
 
 @pytest.mark.parametrize("form", ["csv", "tsv"])
 def test_rows_of_a_table_are_documents(write, form):
-    """Whatever the layout: no header, no quotes around a text, and no label is in them."""
+    """In any layout, without the header, quotes and labels."""
     quoted = '"' + REVIEW.replace('"', '""') + '"'
     rows = [("review", "label"), (quoted if form == "csv" else REVIEW, "good"), ("Bad.", "bad")]
     between = "," if form == "csv" else "\t"
@@ -58,7 +58,7 @@ def test_rows_of_a_table_are_documents(write, form):
 
 
 def test_files_of_a_folder_are_documents(tmp_path):
-    """As aclImdb has them; lists beside the folders of texts are not texts."""
+    """As in aclImdb, whose lists are not texts."""
     for name, text in {"pos/0_9.txt": REVIEW, "neg/0_2.txt": "Bad.", "urls_pos.txt": "x"}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -72,10 +72,10 @@ def test_files_of_a_folder_are_documents(tmp_path):
     [
         ("a.txt", b"fine\n\xff\xfe\n", "sentences", "line 2 of .* is not UTF-8"),
         ("a.jsonl", b'{"text": "a"}\n{"txt": "b"}\n', "sentences", "line 2 of .* 'text'"),
-        ("a.txt", b"A\tB\n\nno tab\n", "pairs", "line 3 of .* expected two sentences with a tab"),
-        ("a.txt", b"\tb\n", "pairs", "line 1 of .* expected two sentences"),
+        ("a.txt", b"A\tB\n\nno tab\n", "pairs", "line 3 of .* Write two sentences with a tab"),
+        ("a.txt", b"\tb\n", "pairs", "line 1 of .* Write two sentences"),
         ("a.csv", b"text\nA\n", "pairs", "has records, which are documents and no pairs"),
-        ("a.txt", b"", "sentences", r"a\.txt is empty; .*fill it"),
+        ("a.txt", b"", "sentences", r"a\.txt is empty\. .*fill it"),
         ("none.txt", None, "sentences", "there is no file"),
         (".", None, "sentences", "is a folder, and not one that datasets wrote"),
     ],

@@ -1,4 +1,4 @@
-"""Packed batches beside padded ones, through the real heads."""
+"""Packed batches compared with padded ones, through the real heads."""
 
 import pytest
 import torch

@@ -13,7 +13,7 @@ def values(rows):
 
 
 def test_numbers_without_a_header(write):
-    """TSV knows no quotes, and a line ends at a line feed and nowhere else."""
+    """TSV has no quoting, and only a line feed ends a line."""
     file = write("a.tsv", 'a "quoted\tno\t1\r\nb\u2028c\tno\t0\n\n"d" e\tno\t1')
     rows = read_rows(file, ["2", "0"])
     assert values(rows) == [("1", 'a "quoted'), ("0", "b\u2028c"), ("1", '"d" e')]
@@ -50,8 +50,8 @@ def test_conll(write):
     ("name", "text", "columns", "words"),
     [
         ("a.tsv", "", ["0"], "is empty"),
-        ("a.tsv", "text\tlabel\na\tb\n", ["txt"], "no column 'txt'; .* 'text', 'label'"),
-        ("a.jsonl", '{"text": 1}', ["label"], "line 1 .* no column 'label'; .* 'text'"),
+        ("a.tsv", "text\tlabel\na\tb\n", ["txt"], "no column 'txt'. .* 'text', 'label'"),
+        ("a.jsonl", '{"text": 1}', ["label"], "line 1 .* no column 'label'. .* 'text'"),
         ("a.jsonl", '{"text": ["\\ud83d"]}', ["text"], "line 1 .* half a surrogate pair"),
         ("a.conll", "a b\nc\n", ["0", "-1"], "line 2 .* has 1 fields"),
         ("a.conll", "a b\n", ["word"], "numbers from 0"),
@@ -74,7 +74,7 @@ def test_folder_of_classes(tmp_path):
     (tmp_path / "notes.txt").write_text("no class")
     with pytest.warns(InputNote, match=r"not read \(in no subfolder .*: notes\.txt$"):
         assert len(read_rows(tmp_path, ["text", "label"])) == 2
-    with pytest.raises(ValueError, match="has no column 'words'; expected one of 'text', 'label'"):
+    with pytest.raises(ValueError, match=r"has no column 'words'\. Use one of 'text', 'label'"):
         read_rows(tmp_path, ["words"])
     with pytest.raises(ValueError, match="without subfolders with texts in them"):
         read_rows(tmp_path / "pos", ["text", "label"])
@@ -93,7 +93,7 @@ def test_data_set_gives_the_names_of_classes(tmp_path):
     datasets.Dataset.from_dict(columns, features=features).to_parquet(folder / "train.parquet")
     rows = read_dataset(str(folder), "train", ["label", "tags"])
     assert values(rows) == [("good", ["O", "B-x"]), (None, [])]
-    with pytest.raises(ValueError, match="no column 'x'; expected one of 'text', 'label', 'tags'"):
+    with pytest.raises(ValueError, match=r"no column 'x'\. Use one of 'text', 'label', 'tags'"):
         read_dataset(str(folder), "train", ["x"])
     with pytest.raises(ValueError, match="split 'test' of the data set"):
         read_dataset(str(folder), "test", ["label"])

@@ -57,7 +57,7 @@ def test_defaults(tokenizer):
     room = 384 - 6
     assert [window.first for window in windows] == [0, 250, 500, 750, 1000]
     assert [window.stop for window in windows] == [room, room + 250, room + 500, room + 750, 1200]
-    # In a small window half of the room overlaps, and not the 128 tokens that would not fit.
+    # In a small window half of the context tokens overlap: 128 would not fit.
     small = one(tokenizer, "who sat ?", context, max_seq_len=31)
     assert [window.first for window in small[:3]] == [0, 25 - 12, 2 * (25 - 12)]
 
@@ -109,10 +109,10 @@ def test_places_in_the_text(tokenizer, text, pieces, words):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_seq_len": 0}, "max_seq_len is 0; expected a whole number from 1"),
+        ({"max_seq_len": 0}, "max_seq_len is 0. Use a whole number from 1"),
         ({"max_seq_len": 20, "doc_stride": 20}, "doc_stride=20 is not smaller than the window"),
-        ({"max_seq_len": 12, "doc_stride": 6}, "doc_stride=6 is not smaller than the room .* 6 of"),
-        ({"max_seq_len": 6}, "leaves no room for the context: .* it has 6 tokens; expected fewer"),
+        ({"max_seq_len": 12, "doc_stride": 6}, "doc_stride=6 is not smaller than the 6 tokens"),
+        ({"max_seq_len": 6}, "leaves no tokens for the context: .* it has 6, and max_seq_len is 6"),
     ],
 )
 def test_lengths_that_do_not_fit(tokenizer, options, message):

@@ -230,9 +230,9 @@ def test_long_questions_are_cut_with_a_warning(answerer):
         ({"question": "a", "context": " \n"}, "the context beside 'a' is empty"),
         ({"question": "a", "context": "\u200b"}, "the context of the question 'a' is empty"),
         ({"question": ["a", "b"], "context": ["c"]}, "2 questions and 1 contexts are given"),
-        ({"top_k": 0}, "top_k is 0; expected a whole number from 1"),
-        ({"max_seq_len": 71}, "max_seq_len is 71; expected 1 to 70"),
-        ({"doc_stride": 64, "context": LONG}, "doc_stride=64 is not smaller than the room"),
+        ({"top_k": 0}, "top_k is 0. Use a whole number from 1"),
+        ({"max_seq_len": 71}, "max_seq_len is 71. Use 1 to 70"),
+        ({"doc_stride": 64, "context": LONG}, "doc_stride=64 is not smaller than the"),
     ],
 )
 def test_values_that_do_not_fit(answerer, options, message):

@@ -407,8 +407,8 @@ def test_vectors_that_are_not_finite(tiny, tmp_path):
         ({"truncate_dim": -1}, "truncate_dim is -1"),
         ({"dtype": "float8"}, r"'float8'; expected one of float32, bfloat16, .*int8"),
         ({"dtype": "int8", "prepare": False}, "leave prepare=True"),
-        ({"max_length": 2}, "max_length is 2; expected 3 to 31, for which"),
-        ({"max_length": POSITIONS + 1}, "max_length is 32; expected 3 to 31, for which"),
+        ({"max_length": 2}, "max_length is 2. Use 3 to 31, for which"),
+        ({"max_length": POSITIONS + 1}, "max_length is 32. Use 3 to 31, for which"),
         ({"device": "nowhere"}, "device is 'nowhere'.*expected a device of this machine"),
     ],
 )

@@ -102,7 +102,7 @@ def write_senteval(folder: Path) -> Path:
             for number, name in enumerate(known.files):
                 triples = pairs(rng, 12 + 5 * number)
                 gold = [f"{5 * score:.2f}" for _, _, score in triples]
-                gold[3] = ""  # nobody judged this pair
+                gold[3] = ""  # an unscored pair
                 inputs = [f"{left}\t{right}" for left, right, _ in triples]
                 write(f"{known.folder}/STS.input.{name}.txt", inputs)
                 write(f"{known.folder}/STS.gs.{name}.txt", gold)

@@ -71,15 +71,6 @@ def test_a_head_without_effect_is_least():
         assert torch.allclose(model(**example).logits, logits, atol=1e-10)
 
 
-def test_pruned_heads_have_none():
-    model = model_of("BertForSequenceClassification")
-    model.prune_heads({0: [1], 2: [0, 4]})
-    found = head_importance(model, examples_of())
-    gone = found.scores.isnan().nonzero().tolist()
-    assert gone == [[0, 1], [2, 0], [2, 4]]
-    assert found.heads == 12
-
-
 def test_each_layer_keeps_a_head():
     scores = torch.tensor([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0], [5.0, torch.nan, 1.0]])
     importance = HeadImportance(scores, 1)
@@ -89,7 +80,7 @@ def test_each_layer_keeps_a_head():
     assert importance.least(3) == {0: [0, 1], 2: [2]}
     assert importance.least(5) == {0: [0, 1], 1: [0, 1], 2: [2]}
     for count in (0, -1, 6):
-        with pytest.raises(ValueError, match=f"{count} heads are to be removed of 8; expected 1 t"):
+        with pytest.raises(ValueError, match=f"{count} heads are to be removed of 8. Use 1 t"):
             importance.least(count)
 
 
@@ -99,8 +90,8 @@ def test_bad_input():
     two = {name: value.repeat(2, 1) for name, value in example.items()}
     for examples, words in (
         ([], "no examples"),
-        ([two], "a batch has 2 examples; expected 1"),
-        ([{"input_ids": example["input_ids"]}], "gives no loss for input_ids; expected"),
+        ([two], "a batch has 2 examples"),
+        ([{"input_ids": example["input_ids"]}], "gives no loss for input_ids"),
     ):
         with pytest.raises(ValueError, match=words):
             head_importance(model, examples)
@@ -113,7 +104,7 @@ def test_examples_of_tasks(minilm_path, tmp_path):
     file.write_text("a fine film\tgood\nno\tbad\nquite long and rather dull\tbad\n")
     task = make_task("classification", Columns("0", None, "1"))
     examples = task.read(str(file))
-    task.learn_labels(examples, [])
+    task.learn_labels({"train": examples})
     split = Split(examples, task.features(examples, tokenizer, 32))
     found = list(task_examples(task, split, tokenizer))
     assert [example["labels"].tolist() for example in found] == [[1], [0], [0]]

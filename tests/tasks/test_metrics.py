@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 
 from hf_bert_impl.tasks import metrics
@@ -18,14 +17,6 @@ def test_two_classes_count_class_one():
     assert found["matthews_correlation"] == pytest.approx((2 * 1 - 1 * 1) / 6)
 
 
-def test_several_labels():
-    gold, predicted = [[1, 0, 1], [0, 0, 0]], [[1, 1, 1], [0, 0, 0]]
-    found = metrics.multilabel_metrics(np.array(gold), np.array(predicted))
-    assert found["accuracy"] == 0.5
-    assert found["f1"] == pytest.approx(4 / 5)
-    assert found["macro_f1"] == pytest.approx(2 / 3)
-
-
 def test_numbers():
     found = metrics.regression_metrics([1, 2, 3, 4], [2, 4, 6, 20])
     assert found["spearman"] == pytest.approx(1)
@@ -33,16 +24,6 @@ def test_numbers():
     assert found["mse"] == pytest.approx((1 + 4 + 9 + 256) / 4)
     constant = metrics.regression_metrics([1, 2, 3], [5, 5, 5])
     assert (constant["pearson"], constant["spearman"]) == (0, 0)
-
-
-def test_entities_count_whole():
-    gold = [["B-per", "I-per", "O", "B-loc"], ["O"]]
-    predicted = [["B-per", "O", "O", "B-loc"], ["B-loc"]]
-    found = metrics.entity_metrics(gold, predicted)
-    assert found["precision"] == pytest.approx(1 / 3)
-    assert found["recall"] == pytest.approx(1 / 2)
-    assert found["f1"] == pytest.approx(2 / 5)
-    assert found["accuracy"] == pytest.approx(3 / 5)
 
 
 def test_perplexity():

@@ -1,4 +1,4 @@
-"""SQuAD's figures: those of the official scripts, and the threshold for the null answer."""
+"""SQuAD's scores, compared with the official scripts, and the threshold of the null answer."""
 
 import json
 
@@ -103,10 +103,10 @@ def test_files_of_predictions(tmp_path):
     write_json(tmp_path, {"p.json": {"a": 3, "b": -0.5}})
     assert read_na_probs(file) == {"a": 3, "b": -0.5}
     for read, content, words in (
-        (read_predictions, "[]", "holds a list; expected a JSON object of question ids to texts"),
+        (read_predictions, "[]", "holds a list.*a JSON object of question ids to texts"),
         (read_predictions, "{}", "holds an empty dict"),
         (read_predictions, '{"a": 3}', "has 3 for 'a'"),
-        (read_na_probs, '{"a": "x"}', "has \"x\" for 'a'; expected a JSON object of .* to numbers"),
+        (read_na_probs, '{"a": "x"}', "has \"x\" for 'a'. Give a JSON object of .* to numbers"),
         (read_na_probs, '{"a": true}', "has true for 'a'"),
         (read_na_probs, '{"a": NaN}', "has NaN for 'a'"),
         (read_predictions, "", "is empty"),

@@ -1,4 +1,4 @@
-"""What the tests of training share: small runs, their data, and what they leave."""
+"""Small runs, their data, and their results."""
 
 import json
 import random

@@ -37,7 +37,7 @@ def command_with(*words: str) -> str:
 
 
 def here(command: str, machine: int, port: int, program: list) -> list[str]:
-    """How this machine, which stands for several, launches a program as a command of the page."""
+    """The page's command to launch a program on this machine, in the role of several."""
     launcher = command.split(HF_BERT)[0]
     name = next(name for name in LAUNCHERS if launcher.startswith(name))
     launcher = launcher.replace(name, LAUNCHERS[name]).replace("first-machine", "127.0.0.1")
@@ -55,11 +55,11 @@ def launch(command: str, program: list, folder: Path | None = None) -> list[str]
 
     Args:
         command: One of the page.
-        program: What stands for `hf-bert` and its arguments.
-        folder: Where it runs.
+        program: Replaces `hf-bert` and its arguments.
+        folder: The working directory.
 
     Returns:
-        What each agent and its processes said.
+        The output of each agent and its processes.
     """
     machines = 2 if re.search("--nnodes 2|--num_machines 2", command) else 1
     port = free_port()

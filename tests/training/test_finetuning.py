@@ -2,7 +2,6 @@
 
 import json
 import random
-from pathlib import Path
 
 import pytest
 import torch
@@ -204,7 +203,7 @@ def test_losses_are_those_of_upstreams_model(tiny_bert, tmp_path, write, sentenc
         task, file = make_task(name), write(json.dumps(data), "squad.json")
     tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(tiny_bert)
     examples = task.read(file)
-    task.learn_labels(examples, [])
+    task.learn_labels({"train": examples})
     split = Split(examples, task.features(examples, tokenizer, 43))
     options = FinetuningOptions(str(tiny_bert), tmp_path / "out", epochs=2, batch_size=9)
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -251,10 +250,3 @@ def test_class_weights(given, task, labels, rows, expected):
     made.labels = labels
     found = class_weights(given, made, Split([], rows))
     assert (None if found is None else found.tolist()) == (expected and pytest.approx(expected))
-
-
-def test_class_weights_move_the_predictions(run, sentiment):
-    test = sentiment("test", 40, 3)
-    report = run(learning_rate=4e-3, class_weights="G=50", test=test)
-    share = Path(test).read_text().count("\tG") / 40
-    assert report["test"]["accuracy"] == pytest.approx(share, abs=0.1)  # nearly everything is G now

@@ -53,7 +53,7 @@ def test_two_processes(still_bert, tmp_path, sentences, sentiment, write, monkey
             ("masked-lm", ("0",), (numbers, numbers)),
         )
     ]
-    # Micro-batches; and a process is lost, after which the launcher starts both of them anew.
+    # Micro-batches; and a process is lost, after which the launcher restarts both.
     again = {"output": str(tmp_path / "again"), "gradient_accumulation": 2, "die_at": 5}
     (tmp_path / "runs.json").write_text(json.dumps([runs[0] | again, *runs]))
     done = torchrun(RUN, tmp_path / "runs.json")
@@ -75,7 +75,7 @@ def test_two_processes(still_bert, tmp_path, sentences, sentiment, write, monkey
 
 
 def torchrun(*program):
-    """Two processes, started anew once."""
+    """Two processes with one restart."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     command += [*on_this_machine(), "--max-restarts", "1", *map(str, program)]
     return subprocess.run(command, capture_output=True, text=True, timeout=280)

@@ -1,6 +1,5 @@
 """Bad input of fine-tuning, refused before it trains, and its folder, which survives failures."""
 
-import errno
 import json
 import shutil
 
@@ -29,7 +28,7 @@ def record(**fields):
 BAD_DATA = [
     ("classification", COLUMNS, "", "bad.tsv is empty"),
     ("classification", COLUMNS, "one field\n", "no column '1'"),
-    ("classification", COLUMNS, "a\tG\nb\tG\n", r"1 label\(s\) \(G\); expected at least 2"),
+    ("classification", COLUMNS, "a\tG\nb\tG\n", r"1 label\(s\) \(G\), and .* at least 2"),
     ("regression", COLUMNS, "a\t1\nb\tnan\n", "line 2 of .*bad.tsv has the label 'nan'"),
     ("multiple-choice", CHOICES, "a\tb\t2\n", "2 choice.* the label '2'"),
     ("classification", None, record(text=3, label="a"), r"'3' \(int\) for a text"),
@@ -37,7 +36,7 @@ BAD_DATA = [
     (
         *("multiple-choice", FIELDS),
         record(more=["b"] * 2, label=0) + record(more=["b"] * 3, label=0),
-        "has 3 choices; expected 2 as in",
+        "has 3 choices, and .* 2",
     ),
     # Half a surrogate pair, which no file can hold.
     ("classification", None, record(label="\ud800") + record(label="b"), "half a surrogate"),
@@ -54,7 +53,7 @@ def test_bad_data(run, write, tmp_path, name, columns, text, words):
 
 @pytest.mark.parametrize("part", ["validation", "test"])
 def test_bad_data_of_other_parts(run, write, tmp_path, part):
-    words = r"line 2 of .*bad.tsv has the label 'N', which no training example has; .*'B', 'G'"
+    words = r"line 2 of .*bad.tsv has the label 'N', which no training example has\. .*'B', 'G'"
     for text, said in (("a\tG\nb\tN\n", words), ("a day\tB\na day\t \n", "has the label ' '")):
         with pytest.raises(ValueError, match=said):
             run(**{part: write(text)})
@@ -64,11 +63,11 @@ def test_bad_data_of_other_parts(run, write, tmp_path, part):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"epochs": 0}, "epochs is 0; expected a number above 0 to 1,000,000; change it"),
+        ({"epochs": 0}, "epochs is 0. Use a number above 0 to 1,000,000"),
         ({"seeds": (3, 3)}, "no two alike"),
-        ({"seeds": ()}, "the seeds are"),
-        ({"early_stopping": 1, "validation": None}, "early stopping has no validation data"),
-        ({"class_weights": "B=-1"}, "expected numbers from 0"),
+        ({"seeds": ()}, "`seeds` is"),
+        ({"early_stopping": 1, "validation": None}, "`early_stopping` needs validation data"),
+        ({"class_weights": "B=-1"}, "Use numbers from 0"),
         ({"class_weights": "B"}, "the class weight is 'B'"),
     ],
 )
@@ -99,25 +98,18 @@ def test_output_is_replaced_only_when_asked(run, tmp_path):
     for folder in (out, tmp_path / "out.replaced"):
         folder.mkdir()
         (folder / "mine").write_text("kept")
-    with pytest.raises(ValueError, match=r"out exists and has files in it; .*`overwrite=True`"):
+    with pytest.raises(ValueError, match=r"out exists and has files.*`overwrite=True`"):
         run()
     assert (out / "mine").read_text() == "kept"
     run(overwrite=True)
     assert not (out / "mine").exists()
-    # Only the output is replaced, and nothing is left beside it.
+    # Only the output is replaced, without leftovers.
     assert (tmp_path / "out.replaced" / "mine").read_text() == "kept"
     assert sorted(file.name for file in tmp_path.glob("*out*")) == ["out", "out.replaced"]
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="file is a file; expected a folder"):
-        run(output=tmp_path / "file")
 
 
 def test_an_output_around_an_input_is_refused(run, tmp_path, tiny_bert):
     """With overwrite the input would be deleted before it is read."""
-    for output in (tmp_path, tiny_bert, tiny_bert.parent):
-        with pytest.raises(ValueError, match=r"lies in the output .* choose another name"):
-            run(output=output, overwrite=True)
-    assert (tiny_bert / "vocab.txt").is_file()
     model = tmp_path / "out.unfinished" / "seed-1" / "model"
     shutil.copytree(tiny_bert, model)
     with pytest.raises(ValueError, match=r"model lies in the output .*out.unfinished"):
@@ -141,29 +133,26 @@ def test_what_fails_leaves_the_old_output(run, tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             run(overwrite=True)
     spoil(monkeypatch, 2)
-    words = "the loss of step 2 is inf; .* is 5e-05; nothing was written$"
+    words = r"the loss of step 2 is inf\. .* \(5e-05\)\. No model was written$"
     with pytest.raises(TrainingDiverged, match=words):
         run(batch_size=20, overwrite=True)
     assert (tmp_path / "out" / "mine").read_text() == "mine"
     assert [file.name for file in tmp_path.glob("*out*")] == ["out"]
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "os"])
-def test_full_disk_leaves_the_best_checkpoint(run, tmp_path, monkeypatch, tiny_bert, kind):
-    """The third checkpoint does not fit: the second is whole, and the error says where."""
+def test_full_disk_leaves_the_best_checkpoint(run, tmp_path, monkeypatch):
+    """The third checkpoint does not fit; the error names the complete second one."""
     save, accuracies = hf_bert_impl.BertPreTrainedModel.save_pretrained, iter([0.1, 0.2, 0.3])
 
     def fill(self, folder, *args, **rest):
         save(self, folder, *args, **rest)
         if "checkpoint-6" in str(folder):
-            if kind == "os":
-                raise OSError(errno.ENOSPC, "No space left on device")
             raise safetensors.SafetensorError("I/O error: No space left on device (os error 28)")
 
     task = make_task("classification", COLUMNS)
     monkeypatch.setattr(task, "score", lambda *data: {"accuracy": next(accuracies)})
     monkeypatch.setattr(hf_bert_impl.BertPreTrainedModel, "save_pretrained", fill)
-    with pytest.raises(OSError, match=r"no space is left .* is whole in .*checkpoint-4") as caught:
+    with pytest.raises(OSError, match=r"no space is left .* is in .*checkpoint-4") as caught:
         run(task, epochs=4, batch_size=20)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
@@ -188,25 +177,8 @@ def spoil(monkeypatch, step):
 
 def test_the_best_model_outlives_a_loss_that_is_not_finite(run, monkeypatch):
     spoil(monkeypatch, 3)
-    words = r"the loss of step 3 is inf; .*; the best model so far is whole in .*checkpoint-2$"
+    words = r"the loss of step 3 is inf\. .* The best model so far is in .*checkpoint-2$"
     with pytest.raises(TrainingDiverged, match=words) as caught:
         run(batch_size=20, epochs=3)
     kept = str(caught.value).rpartition(" in ")[2]
     assert not not_finite(hf_bert_impl.BertForSequenceClassification.from_pretrained(kept))
-
-
-def test_weights_that_are_not_finite_are_not_saved(run, tmp_path, monkeypatch):
-    """Nor scored, also where no validation data ask for it."""
-
-    def spoil_weights(self, *args, **rest):
-        loss = train(self, *args, **rest)
-        self.model.classifier.weight.data[0, 0] = torch.nan  # the gradient is there already
-        return loss
-
-    train = finetuning_trainer.FinetuningTrainer.training_step
-    monkeypatch.setattr(finetuning_trainer.FinetuningTrainer, "training_step", spoil_weights)
-    for changes in ({}, {"validation": None}):
-        words = "after step 1 classifier.weight is not finite"
-        with pytest.raises(TrainingDiverged, match=words):
-            run(batch_size=40, **changes)
-        assert_nothing_left(tmp_path)

@@ -1,4 +1,4 @@
-"""The commands of docs/training.md for several processes and machines, run as they stand there."""
+"""The commands of docs/training.md for several processes and machines, run unchanged."""
 
 import shlex
 import sys
@@ -13,8 +13,6 @@ from tests.training.cases import WORDS, write_text
 from tests.training.launch_commands import (
     COMMANDS,
     HF_BERT,
-    SECTIONS,
-    SHARDED,
     launch,
 )
 
@@ -32,7 +30,7 @@ SMALL = {
 
 @pytest.fixture
 def folder(tmp_path):
-    """What the commands name."""
+    """The files of the commands."""
     write_text(tmp_path / "corpus.txt", 40)
     (tmp_path / "vocabulary").mkdir()
     words = (*SPECIAL_TOKENS, *WORDS)
@@ -43,7 +41,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-# What torchrun launches on two machines is in test_pretraining_distributed.py.
+# test_pretraining_distributed.py has torchrun on two machines.
 @pytest.mark.parametrize(
     "command", [command for command in COMMANDS if "--nnodes 2" not in command]
 )
@@ -57,11 +55,3 @@ def test_command(command, folder):
     AutoModel.from_pretrained(folder / output)
     # One process speaks: its table is printed once.
     assert sum(part.count(f"{output}: ") for part in said) == 1, said
-
-
-def test_page_names_what_is_tested():
-    tasks = [command.split(HF_BERT)[1] for command in COMMANDS]
-    assert len(tasks) == 4
-    # What torchrun launches on two machines is what is launched on one.
-    assert tasks[2] == tasks[0]
-    assert SHARDED in " ".join(SECTIONS.split())

@@ -25,7 +25,7 @@ STILL = SIZES | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0
 
 @pytest.mark.slow
 def test_it_learns(options, tmp_path):
-    """Which words a document has, and whether two segments share them."""
+    """The words of a document, and whether two segments share them."""
     file = tmp_path / "long.txt"
     write_text(file, 300)
     steps = {"max_steps": 220, "batch_size": 16, "learning_rate": 4e-3, "dupe_factor": 3}
@@ -33,7 +33,7 @@ def test_it_learns(options, tmp_path):
     run = options(files=(str(file),), sizes=STILL, **steps, logging_steps=110, save_steps=1000)
     result = pretrain(run)
     assert result.statistics.unigram_entropy == pytest.approx(math.log(40), abs=0.05)
-    # To know the words of the document gives ln 8, and a random partner shares one in five.
+    # The words of the document give ln 8, and a random partner shares one in five.
     assert math.log(8) < result.validation["eval_mlm_loss"] < math.log(8) + 0.3
     assert result.validation["eval_nsp_accuracy"] > 0.75
 
@@ -185,18 +185,18 @@ def test_configs(options, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"tokenizer": None}, "no tokenizer is named; .*hf-bert tokenizer train"),
+        ({"tokenizer": None}, "no tokenizer is named. .*hf-bert tokenizer train"),
         ({"max_length": 44}, "max_length=44 is more than the 43 positions"),
         ({"gradient_accumulation": 4}, r"batch_size=6 cannot be divided into 4 parts \(1 proc"),
         ({"batch_size": 5000}, "fewer than a batch of 5000"),
-        ({"streaming": True, "max_steps": None}, "expected a number of steps"),
+        ({"streaming": True, "max_steps": None}, "`streaming` needs a number of steps"),
         ({"files": ("none.txt",)}, "there is no file none.txt"),
         ({"sizes": {**SIZES, "vocab_size": 30}}, "vocab_size=30 and the tokenizer 45 tokens"),
-        ({"layout": "pairs"}, "line 1 of .* expected two sentences with a tab between them"),
-        ({"model": "somewhere"}, "expected no config and no sizes beside it"),
+        ({"layout": "pairs"}, "line 1 of .* Write two sentences with a tab"),
+        ({"model": "somewhere"}, "Leave config and sizes out"),
         (
             {"variant": "codertimo", "sizes": {"hidden_size": 30}, "max_length": 513},
-            "max_length=513 is more than the 512 positions.*; shorten it$",
+            r"max_length=513 is more than the 512 positions.* Shorten it\.$",
         ),
     ],
 )
@@ -235,9 +235,9 @@ def poison(monkeypatch, what, step):
     ],
 )
 def test_a_run_stops_before_it_is_spoilt(options, monkeypatch, what, words, accumulation):
-    """The last good checkpoint stays, and the run goes on from there as if nothing had been."""
+    """The last good checkpoint stays, and the run resumes from it."""
     run = options(gradient_accumulation=accumulation)
-    words += r"; .*lower the learning rate, which is 0\.001; .*checkpoint-4 is whole"
+    words += r".*Lower the learning rate \(0\.001\).*checkpoint-4"
     with monkeypatch.context() as patch:
         poison(patch, what, 8 if what == "weight" else 7)
         with pytest.raises(TrainingDiverged, match=words) as caught:

@@ -75,7 +75,7 @@ def same(one, other):
 
 
 def stopped(run, name):
-    """A copy of a run that was stopped after its first checkpoint, to go on with."""
+    """A copy of a run that was stopped after its first checkpoint, to resume."""
     copy = dataclasses.replace(run, output=run.output.with_name(name), resume=True)
     shutil.copytree(run.output, copy.output)
     shutil.rmtree(copy.output / "checkpoint-6")
@@ -86,21 +86,21 @@ def stopped(run, name):
 
 def test_two_processes(one):
     two = dataclasses.replace(one, output=one.output.with_name("two"), gradient_accumulation=2)
-    # One process began, two go on.
+    # One process began, two resume.
     one_two = stopped(one, "one-two")
     run_all(command_with("num_processes 2"), two, one_two)
     same(one, two)
     same(one, one_two)
     states = sorted(file.name for file in (two.output / "checkpoint-6").glob("rng*"))
     assert states == ["rng_state_0.pth", "rng_state_1.pth"]
-    # Two processes began, one goes on.
+    # Two processes began, one resumes.
     two_one = stopped(two, "two-one")
     pretrain(two_one)
     same(one, two_one)
 
 
 def test_sharded(one):
-    """FSDP: parameters, gradients and optimizer states lie in pieces on both processes."""
+    """FSDP: both processes hold parts of parameters, gradients and optimizer states."""
     sharded = dataclasses.replace(one, output=one.output.with_name("sharded"))
     resumed = dataclasses.replace(sharded, resume=True)
     command = command_with("num_processes 2").replace(REPLICATED, SHARDED)
@@ -110,7 +110,7 @@ def test_sharded(one):
 
 
 def test_a_killed_process_on_two_machines(one):
-    """torchrun starts all processes anew, and they go on from the last whole checkpoint."""
+    """torchrun restarts all processes, which resume from the last checkpoint."""
     run = dataclasses.replace(one, output=one.output.with_name("restarted"))
     run_all(command_with("torchrun", "--nnodes 2"), run, die_at=5)
     killed = run.output.with_suffix(".killed")
@@ -124,7 +124,7 @@ def test_sharded_on_two_machines(one):
     run_all(command_with("--num_machines 2").replace(REPLICATED, SHARDED), run)
     assert (run.output / "checkpoint-6" / "pytorch_model_fsdp.bin").is_file()
     same(one, run)
-    # What comes of it is a plain BERT.
+    # The result is a plain BERT.
     stock = AutoModel.from_pretrained(run.output).eval()
     assert type(stock).__module__ == "transformers.models.bert.modeling_bert"
     ids = torch.tensor([[2, 7, 11, 13, 3]])

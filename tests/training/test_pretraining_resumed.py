@@ -1,4 +1,4 @@
-"""Pre-training that is killed, interrupted, or out of disk, and goes on."""
+"""Pre-training that is killed, interrupted, or out of disk, and resumes."""
 
 import dataclasses
 import json
@@ -37,7 +37,7 @@ def test_killed_and_resumed(options):
     places = {file.name for file in killed.output.glob("checkpoint-*")}
     assert places == {"checkpoint-4", "checkpoint-8"}
     assert last_checkpoint(killed.output).endswith("checkpoint-4")
-    # What kills leave in the middle of the last file of a checkpoint, and of other files.
+    # Leftovers of kills in the last file of a checkpoint, and in other files.
     (killed.output / "checkpoint-99").mkdir()
     (killed.output / "checkpoint-99" / "trainer_state.json").write_text('{"epoch": 1.')
     (killed.output / ".partial-x").mkdir()
@@ -56,7 +56,7 @@ def test_interrupted_and_resumed(plain, options):
     whole, run = plain[0], options(eval_steps=5)
     with pytest.raises(KeyboardInterrupt):
         pretrain(run, [StopAt(7)])
-    # What does not change the result may change.
+    # Options without effect on the result may change.
     resumed = dataclasses.replace(run, resume=True, workers=1, keep_checkpoints=1)
     first = pretrain(resumed)
     assert [file.name for file in run.output.glob("checkpoint-*")] == ["checkpoint-8"]
@@ -92,10 +92,10 @@ def test_resuming_another_run(plain, tmp_path):
     for changes, words in (
         ({"learning_rate": 0.002}, "options.learning_rate was 0.001, now 0.002"),
         ({"sizes": {**SIZES, "num_hidden_layers": 3}}, "model.num_hidden_layers was 2, now 3"),
-        ({"files": (str(text),)}, r"\(text was '.*', now '.*'\); expected the same"),
+        ({"files": (str(text),)}, r"\(text was '.*', now '.*'\)\. Resume with those"),
         ({"tokenizer": str(tmp_path)}, "tokenizer was"),
-        ({"output": tmp_path / "none"}, "there is no run to resume in .*none; expected a folder"),
-        ({"resume": False}, "has files, or a run that `resume=True` continues"),
+        ({"output": tmp_path / "none"}, "there is no run to resume in .*none: it has no run.json"),
+        ({"resume": False}, "has files, or a run to continue with `resume=True`"),
     ):
         with pytest.raises(ValueError, match=words):
             pretrain(dataclasses.replace(run, **changes))
@@ -119,7 +119,7 @@ LIBRARIES = {
     "library", [pytest.param("torch", marks=pytest.mark.slow), "safetensors", "python"]
 )
 def test_disk_full(options, monkeypatch, library):
-    """One line; the checkpoint before stays, and the run goes on from it."""
+    """One line; the checkpoint before stays, and the run resumes from it."""
     run = options()
     target, name, error = LIBRARIES[library]
     real = getattr(target, name)
@@ -131,7 +131,7 @@ def test_disk_full(options, monkeypatch, library):
 
     with monkeypatch.context() as patch:
         patch.setattr(target, name, fail)
-        words = r"the checkpoint of step 8 could not be written to .*run .*checkpoint-4 is whole"
+        words = r"the checkpoint of step 8 could not be written to .*run .*checkpoint-4 is complete"
         with pytest.raises(checkpointing.CheckpointError, match=words):
             pretrain(run)
     names = {file.name for file in run.output.iterdir()}

@@ -177,7 +177,7 @@ def test_int8_of_a_vector_of_zeros():
     numbers, scales = as_stored(vectors, "int8")
     assert numbers.tolist() == [[0, 0, 0], [64, -127, 32]]
     assert scales.tolist() == [0, np.float32(2 / 127)]
-    with pytest.raises(ValueError, match=r"a number of the vector is nan; .* float16 can hold"):
+    with pytest.raises(ValueError, match=r"vector is nan, which float16 cannot hold"):
         as_stored(vectors * np.nan, "float16")
 
 
