@@ -32,6 +32,19 @@ def test_a_missing_library_names_its_extra():
         require("no_such_library", "train", "training")
 
 
+def test_one_address_and_a_complete_list_of_extras():
+    """setup.cfg defines the address; README lists the extras."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    address = setup["metadata"]["url"]
+    for name in ("README.md", "docs/get-started.md", "CITATION.cff"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert set(re.findall(r"https://\S+/hf_bert_impl\b", text)) == {address}, name
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(\w+)` \|", readme, re.MULTILINE)
+    assert set(listed) == set(setup["options.extras_require"])
+
+
 #: A command that takes this package, by its name, from an index that anybody can write to.
 FROM_THE_INDEX = re.compile(r"\b(pip3?|pipx|uv)\s+(install|add)\b[^\n#&;|`]*\bhf[-_.]bert")
 
