@@ -37,7 +37,7 @@ def test_one_address_and_a_complete_list_of_extras():
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     address = setup["metadata"]["url"]
-    for name in ("README.md", "docs/get-started.md", "CITATION.cff"):
+    for name in ("README.md", "CONTRIBUTING.md", "docs/get-started.md", "CITATION.cff"):
         text = (ROOT / name).read_text(encoding="utf-8")
         assert set(re.findall(r"https://\S+/hf_bert_impl\b", text)) == {address}, name
     readme = (ROOT / "README.md").read_text(encoding="utf-8")

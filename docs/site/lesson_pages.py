@@ -16,7 +16,6 @@ NOTE = """!!! note ""
 #: Longer outputs, in lines, are folded.
 FOLDED = 20
 PICTURE = re.compile(r"""figures\.save\(\w+, "([\w-]+)"\)""")
-TITLE = re.compile(r"^!\[(.+)\]\(figures/([\w-]+)\.png\)$", re.MULTILINE)
 TABLE = re.compile(r"<table[^>]*>")
 #: The first cell of a row of the table of lessons.
 LESSON = re.compile(r"^\| \[[^]]+\]\((\d\d_\w+)\.ipynb\)", re.MULTILINE)
@@ -29,12 +28,10 @@ def lesson_page(file: Path) -> str:
     Args:
         file: A notebook of notebooks/.
     """
-    titles = TITLE.findall((NOTEBOOKS / "README.md").read_text(encoding="utf-8"))
-    names = {name: title for title, name in titles}
-    return "\n\n".join(blocks(file, names)) + "\n"
+    return "\n\n".join(blocks(file)) + "\n"
 
 
-def blocks(file: Path, titles: dict[str, str]) -> Iterator[str]:
+def blocks(file: Path) -> Iterator[str]:
     for number, cell in enumerate(cells(file)):
         text = "".join(cell["source"]).strip()
         if cell["cell_type"] == "markdown":
@@ -48,8 +45,8 @@ def blocks(file: Path, titles: dict[str, str]) -> Iterator[str]:
             for place, output in enumerate(cell["outputs"]):
                 yield printed(output, picture_name(file, number, place, output))
             for name in PICTURE.findall(text):
-                if name in titles:
-                    yield f"![{titles[name]}](figures/{name}.png)"
+                if (NOTEBOOKS / f"figures/{name}.png").exists():
+                    yield f"![{name}](figures/{name}.png)"
         if number == 0:
             yield NOTE
 
