@@ -31,7 +31,7 @@ PAGES = {
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 }
 #: Pages whose blocks run in order, commands too; `sh` marks those that take long or need a network.
-HOW_TO = [
+HOW_TO = ["README.md"] + [
     f"docs/{name}.md" for name in ("embed-and-search", "rerank", "fine-tune", "push-and-export")
 ]
 BLOCK = re.compile(r"^```(python|bash|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -118,6 +118,13 @@ def test_blocks_of_a_page(page: str, checkpoints: Path) -> None:
                 subprocess.run(["bash", "-euc", block], env=os.environ | paths, check=True)
     finally:
         hf_bert_impl.unregister()
+
+
+def test_code_of_all_pages_is_narrow() -> None:
+    """At most 80 columns, so that no line is cut."""
+    for page, text in PAGES.items():
+        for _, block in BLOCK.findall(text):
+            assert not [line for line in block.splitlines() if len(line) > 80], page
 
 
 def test_commands_of_all_pages() -> None:

@@ -23,12 +23,20 @@ def commands_page() -> str:
 def sections(name: str, command: Any, level: int) -> Iterator[str]:
     """The headings, the help and the options of a command and of the commands below it."""
     yield f"{'#' * level} {name}"
-    yield EXAMPLE.sub(r"```bash\n\1\n```", command.help)
+    yield EXAMPLE.sub(example, command.help)
     subcommands = getattr(command, "commands", {})
     if command.params and not subcommands:
         yield options(command)
     for below, subcommand in subcommands.items():
         yield from sections(f"{name} {below}", subcommand, level + 1)
+
+
+def example(line: re.Match[str]) -> str:
+    """The example of a help text as a block of code with short lines."""
+    command = line[1]
+    if len(command) > 80:
+        command = command.replace(" --", " \\\n  --")
+    return f"```bash\n{command}\n```"
 
 
 EXAMPLE = re.compile(r"^Examples?: (.+)$", re.MULTILINE)
