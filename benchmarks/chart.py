@@ -137,7 +137,8 @@ def text(x: float, y: float, content: str, kind: str = "") -> str:
 def tables() -> dict[str, str]:
     """The Markdown tables of docs/speed.md, by name. A cell is all-MiniLM-L6-v2 / BERT-base."""
     precision_rows, peer_rows = [], []
-    for processor, models in RUNS.items():
+    for name, models in RUNS.items():
+        processor = name.removeprefix("AMD EPYC ")
         loaded = [load_races(names) for names in models.values()]
         races = [each for each, _ in loaded]
         for precision in PRECISIONS:

@@ -11,10 +11,14 @@ import typer
 from hf_bert_impl.cli import app
 
 
+#: A search for an option leads here before the pages that use it.
+FOUND_FIRST = "---\nsearch:\n  boost: 4\n---"
+
+
 def commands_page() -> str:
     """The Markdown of a page that names every command, argument and option."""
     root: Any = typer.main.get_command(app)
-    parts = ["# Commands", root.help, "Each command also has `--help`.", options(root)]
+    parts = [FOUND_FIRST, "# Commands", root.help, "Each command also has `--help`.", options(root)]
     for name, command in root.commands.items():
         parts += sections(f"hf-bert {name}", command, 2)
     return "\n\n".join(parts) + "\n"
