@@ -30,9 +30,10 @@ PAGES = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 }
-#: Pages whose blocks run in order, commands too; `sh` marks those that take long or need a network.
-HOW_TO = ["README.md"] + [
-    f"docs/{name}.md" for name in ("embed-and-search", "rerank", "fine-tune", "push-and-export")
+#: Pages whose blocks run in order, commands too; `sh` marks slow ones and downloads.
+HOW_TO = [
+    "README.md",
+    *(f"docs/{name}.md" for name in ("embed-and-search", "rerank", "fine-tune", "push-and-export")),
 ]
 BLOCK = re.compile(r"^```(python|bash|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 WORDS = "a anna ' s cat nap ##s kitten sleep fine film the short long ##er one somewhat . , nice to"

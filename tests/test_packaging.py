@@ -1,4 +1,4 @@
-"""What is installed: the package list of setup.cfg, and the optional libraries."""
+"""The package list of setup.cfg, the optional libraries, and the texts about installation."""
 
 import configparser
 import re

@@ -10,7 +10,6 @@ import typer
 
 from hf_bert_impl.cli import app
 
-
 #: A search for an option leads here before the pages that use it.
 FOUND_FIRST = "---\nsearch:\n  boost: 4\n---"
 
