@@ -1,6 +1,6 @@
 """Builds from a checkout without symbolic links, which setup.cfg cannot describe.
 
-In such a checkout, the default of git on Windows, `hf_bert_impl/conversion` is a file that holds the
+In such a checkout, the default of git on Windows, `hf_bert_impl/conversion` is a file with the
 path.
 """
 

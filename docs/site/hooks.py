@@ -44,9 +44,8 @@ def outside_docs() -> Iterator[tuple[str, str]]:
     yield "notebooks/README.md", "lessons/index.md"
     for folder, place, pattern in (
         ("benchmarks/results", "benchmarks/results", "*"),
-        ("notebooks/figures", "lessons/figures", "*.png"),
         ("notebooks", "lessons", "*.ipynb"),
-        ("notebooks", "lessons/code", "*.py"),
+        ("notebooks", "lessons/code", "bert.py"),
         ("notebooks/lessons", "lessons/code", "*.py"),
     ):
         for path in sorted((ROOT / folder).glob(pattern)):
@@ -128,6 +127,8 @@ def site_link(link: str, source: str, place: str, repository: str) -> str:
         target = target.removeprefix("docs/")
     elif (ROOT / target).exists():
         return f"{repository}/blob/main/{target}"
+    else:  # a generated file, such as a stored picture
+        return link
     return posixpath.relpath(target, posixpath.dirname(place) or ".")
 
 

@@ -15,11 +15,9 @@ NOTE = """!!! note ""
     yours."""
 #: Longer outputs, in lines, are folded.
 FOLDED = 20
-PICTURE = re.compile(r"""figures\.save\(\w+, "([\w-]+)"\)""")
 TABLE = re.compile(r"<table[^>]*>")
 #: The first cell of a row of the table of lessons.
 LESSON = re.compile(r"^\| \[[^]]+\]\((\d\d_\w+)\.ipynb\)", re.MULTILINE)
-ENDINGS = {"image/png": "png", "image/svg+xml": "svg"}
 
 
 def lesson_page(file: Path) -> str:
@@ -37,16 +35,11 @@ def blocks(file: Path) -> Iterator[str]:
         if cell["cell_type"] == "markdown":
             yield text
         else:
-            yield (
-                folded(fenced(text, "python"), "Code")
-                if is_helper(cell)
-                else fenced(text, "python")
-            )
+            code = fenced(text, "python")
+            is_folded = "folded" in cell["metadata"].get("tags", [])
+            yield folded(code, "Code") if is_folded else code
             for place, output in enumerate(cell["outputs"]):
-                yield printed(output, picture_name(file, number, place, output))
-            for name in PICTURE.findall(text):
-                if (NOTEBOOKS / f"figures/{name}.png").exists():
-                    yield f"![{name}](figures/{name}.png)"
+                yield printed(output, picture_name(file, number, place))
         if number == 0:
             yield NOTE
 
@@ -55,30 +48,18 @@ def cells(file: Path) -> list[dict[str, Any]]:
     return json.loads(file.read_text(encoding="utf-8"))["cells"]
 
 
-def is_helper(cell: dict[str, Any]) -> bool:
-    """Whether the notebook hides the cell's code, as it does with drawing code."""
-    tags = cell.get("metadata", {}).get("tags", [])
-    hidden = cell.get("metadata", {}).get("jupyter", {}).get("source_hidden", False)
-    return hidden or "hide-input" in tags or "folded" in tags
-
-
-def picture_name(file: Path, cell: int, place: int, output: dict[str, Any]) -> str | None:
-    """The file name of a stored picture; None for another output."""
-    for kind, ending in ENDINGS.items():
-        if kind in output.get("data", {}):
-            return f"pictures/{file.stem}-{cell}-{place}.{ending}"
-    return None
+def picture_name(file: Path, cell: int, place: int) -> str:
+    return f"pictures/{file.stem}-{cell}-{place}.png"
 
 
 def pictures(file: Path) -> dict[str, bytes]:
     """The stored pictures of a notebook by their file names."""
-    result = {}
-    for number, cell in enumerate(cells(file)):
-        for place, output in enumerate(cell.get("outputs", [])):
-            if name := picture_name(file, number, place, output):
-                data = "".join(output["data"][next(k for k in ENDINGS if k in output["data"])])
-                result[name] = data.encode() if name.endswith("svg") else base64.b64decode(data)
-    return result
+    return {
+        picture_name(file, number, place): base64.b64decode(output["data"]["image/png"])
+        for number, cell in enumerate(cells(file))
+        for place, output in enumerate(cell.get("outputs", []))
+        if "image/png" in output.get("data", {})
+    }
 
 
 def gallery(text: str) -> str:
@@ -86,10 +67,7 @@ def gallery(text: str) -> str:
 
     def with_picture(row: re.Match[str]) -> str:
         file = NOTEBOOKS / f"{row[1]}.ipynb"
-        drawn = next(iter(pictures(file)), None) or next(
-            (f"figures/{path.name}" for path in sorted(NOTEBOOKS.glob(f"figures/{row[1][:2]}_*"))),
-            None,
-        )
+        drawn = next(iter(pictures(file)), None)
         if drawn is None:
             return row[0]
         return row[0].replace("| [", f"| ![]({drawn}){{ .thumbnail }} [", 1)
@@ -97,16 +75,15 @@ def gallery(text: str) -> str:
     return LESSON.sub(with_picture, text)
 
 
-def printed(output: dict[str, Any], picture: str | None) -> str:
-    """A picture, a text, folded where it is long, or a table, with the look of the page's own."""
-    if picture:
-        title = "".join(output["data"].get("text/plain", "")).strip("'\"")
-        return f"![{title if '<' not in title else ''}]({picture})"
+def printed(output: dict[str, Any], picture: str) -> str:
+    """An output as Markdown: a picture, a table with the page's own look, or a text."""
     data = output.get("data", {})
+    if "image/png" in data:
+        return f"![{''.join(data['text/plain'])}]({picture})"
     if "text/html" in data:
         table = TABLE.sub("<table>", "".join(data["text/html"]))
         return f'<div class="output">\n{table}\n</div>'
-    lines = output.get("text") or data.get("text/plain") or []
+    lines = output["text"]
     text = fenced("".join(lines).rstrip(), "{ .text .output }")
     return text if len(lines) <= FOLDED else folded(text, f"Output, {len(lines)} lines")
 
