@@ -156,8 +156,9 @@ def on_page_content(html: str, **_: Any) -> str:
     """Writes formulas as MathML, which browsers draw without a script."""
 
     def drawn(formula: re.Match[str]) -> str:
-        display = "block" if formula[1] == "div" else "inline"
-        return latex2mathml.converter.convert(unescaped(formula[2]), display=display)
+        tag, display = formula[1], "block" if formula[1] == "div" else "inline"
+        math = latex2mathml.converter.convert(unescaped(formula[2]), display=display)
+        return f'<{tag} class="formula">{math}</{tag}>'
 
     return FORMULA.sub(drawn, html)
 
