@@ -1,7 +1,7 @@
-"""Where `conversion` lies in a checkout without symbolic links, which setup.cfg cannot say.
+"""Builds from a checkout without symbolic links, which setup.cfg cannot describe.
 
-In such a checkout, as git makes it on Windows by default, `hf_bert_impl/conversion` is not a link
-but a file that holds the path.
+In such a checkout, the default of git on Windows, `hf_bert_impl/conversion` is a file with the
+path.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is installed: the package list of setup.cfg, and the optional libraries."""
+"""The package list of setup.cfg, the optional libraries, and the texts about installation."""
 
 import configparser
 import re
@@ -30,6 +30,19 @@ def test_setup_cfg_lists_every_package():
 def test_a_missing_library_names_its_extra():
     with pytest.raises(ValueError, match=r"pip install -e '\.\[train\]'"):
         require("no_such_library", "train", "training")
+
+
+def test_one_address_and_a_complete_list_of_extras():
+    """setup.cfg defines the address; README lists the extras."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    address = setup["metadata"]["url"]
+    for name in ("README.md", "CONTRIBUTING.md", "docs/get-started.md", "CITATION.cff"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert set(re.findall(r"https://\S+/hf_bert_impl\b", text)) == {address}, name
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(\w+)` \|", readme, re.MULTILINE)
+    assert set(listed) == set(setup["options.extras_require"])
 
 
 #: A command that takes this package, by its name, from an index that anybody can write to.

@@ -1,11 +1,13 @@
-"""What the site has beside the pages of docs/, and links that lead to the site's places.
+"""Adds the pages outside of docs/ to the site, and corrects the links of all pages.
 
-mkdocs calls the functions that are named `on_…`. Every text of the repository has links that are
-right where it lies, on GitHub and in an editor; here each is changed to the page of the same text.
+mkdocs calls the functions named `on_…`. Links in a text are right in the repository; here each
+becomes a link to the page that shows the same file, or to the file in the public repository.
 """
 
 from __future__ import annotations
 
+import configparser
+import os
 import posixpath
 import re
 from collections.abc import Iterator
@@ -13,22 +15,27 @@ from pathlib import Path
 from typing import Any
 
 import latex2mathml.converter
-from lesson_pages import fenced, lesson_page
+from command_pages import commands_page
+from lesson_pages import fenced, gallery, lesson_page, pictures
 from mkdocs.structure.files import File, Files
 
+import hf_bert_impl
+
 ROOT = Path(__file__).parents[2]
-#: Code is named last by a search.
+#: Search lists code last.
 LAST_FOUND = "---\nsearch:\n  boost: 0.1\n---\n\n"
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)")
-#: A link to a text file that stands alone is followed by what the file holds.
+#: A paragraph that only links to a text file is followed by the file's content.
 TEXT_FILE = re.compile(r"^\[[^]]+\]\(([^)]+\.txt)\)$", re.MULTILINE)
 FENCED = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[([](.*?)\\[)\]]</\1>', re.DOTALL)
+COMMANDS = "reference/commands.md"
 
 
 def outside_docs() -> Iterator[tuple[str, str]]:
     """The files of the repository that the site shows, and their places on it."""
-    yield "README.md", "index.md"
+    yield "docs/site/home.md", "index.md"
+    yield "docs/site/command_pages.py", COMMANDS
     yield "CONTRIBUTING.md", "contributing.md"
     yield "CHANGELOG.md", "changelog.md"
     yield "benchmarks/README.md", "benchmarks/measuring.md"
@@ -37,8 +44,8 @@ def outside_docs() -> Iterator[tuple[str, str]]:
     yield "notebooks/README.md", "lessons/index.md"
     for folder, place, pattern in (
         ("benchmarks/results", "benchmarks/results", "*"),
-        ("notebooks/figures", "lessons/figures", "*.png"),
         ("notebooks", "lessons", "*.ipynb"),
+        ("notebooks", "lessons/code", "bert.py"),
         ("notebooks/lessons", "lessons/code", "*.py"),
     ):
         for path in sorted((ROOT / folder).glob(pattern)):
@@ -51,6 +58,22 @@ PLACES = dict(outside_docs())
 SOURCES = {place: source for source, place in PLACES.items()}
 
 
+def on_config(config: Any) -> Any:
+    """Takes the address of the repository from setup.cfg, and names the version."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    config.repo_url = setup["metadata"]["url"]
+    config.repo_name = "hf_bert_impl"
+    config.copyright = (
+        f'hf_bert_impl <a href="{config.repo_url}/releases">{hf_bert_impl.__version__}</a>'
+    )
+    # mkdocstrings' links to sources.
+    os.environ["GRIFFE_GIT_REMOTE_URL"] = config.repo_url
+    os.environ["GRIFFE_GIT_SERVICE"] = "github"
+    os.environ["GRIFFE_GIT_COMMIT_HASH"] = "main"
+    return config
+
+
 def text_of(source: str) -> str:
     """The Markdown of a page."""
     path = ROOT / source
@@ -59,47 +82,64 @@ def text_of(source: str) -> str:
             f"- [{name.name}]({path.name}/{name.name})" for name in sorted(path.iterdir())
         )
         return f"# {source}\n\n{names}\n"
+    if PLACES[source] == COMMANDS:
+        return commands_page()
     if path.suffix == ".ipynb":
         return lesson_page(path)
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
         return f"{LAST_FOUND}# {source}\n\n```python\n{text}```\n"
-    return text
+    return gallery(text) if source == "notebooks/README.md" else text
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds what lies outside of docs/."""
+    """Adds the files outside of docs/."""
     for source, place in PLACES.items():
         if place.endswith(".md"):
             files.append(File.generated(config, place, content=text_of(source)))
         else:
             files.append(File.generated(config, place, abs_src_path=str(ROOT / source)))
+    for notebook in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        for name, picture in pictures(notebook).items():
+            files.append(File.generated(config, f"lessons/{name}", content=picture))
     return files
 
 
-def site_link(link: str, source: str, place: str) -> str:
-    """Where a link of a text leads on the site.
+def source_of(page: Any) -> str:
+    return SOURCES.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+
+
+def site_link(link: str, source: str, place: str, repository: str) -> str:
+    """The link of a text as a link of the site.
 
     Args:
-        link: As it is written, without an anchor.
+        link: The link without its anchor.
         source: The text's place in the repository.
         place: The text's place on the site.
+        repository: The address of the public repository.
     """
     if "://" in link or link.startswith("mailto:"):
         return link
     target = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
-    target = PLACES.get(target, target.removeprefix("docs/"))
+    if target in PLACES:
+        target = PLACES[target]
+    elif target.startswith("docs/"):
+        target = target.removeprefix("docs/")
+    elif (ROOT / target).exists():
+        return f"{repository}/blob/main/{target}"
+    else:  # a generated file, such as a stored picture
+        return link
     return posixpath.relpath(target, posixpath.dirname(place) or ".")
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Shows text files that are linked, and changes the links outside of blocks of code."""
-    place = page.file.src_uri
-    source = SOURCES.get(place, f"docs/{place}")
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """Shows linked text files, corrects links outside of code, and links to the page's source."""
+    place, source = page.file.src_uri, source_of(page)
+    page.edit_url = f"{config.repo_url}/edit/main/{source}"
 
-    def changed(text: str) -> str:
+    def corrected(text: str) -> str:
         text = text.replace("<details>", '<details markdown="1">')
-        return LINK.sub(lambda link: site_link(link[0], source, place), text)
+        return LINK.sub(lambda link: site_link(link[0], source, place, config.repo_url), text)
 
     def with_text(link: re.Match[str]) -> str:
         text = (ROOT / source).parent.joinpath(link[1]).read_text(encoding="utf-8")
@@ -107,17 +147,18 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
     markdown, parts, end = TEXT_FILE.sub(with_text, markdown), [], 0
     for block in FENCED.finditer(markdown):
-        parts += [changed(markdown[end : block.start()]), block[0]]
+        parts += [corrected(markdown[end : block.start()]), block[0]]
         end = block.end()
-    return "".join([*parts, changed(markdown[end:])])
+    return "".join([*parts, corrected(markdown[end:])])
 
 
 def on_page_content(html: str, **_: Any) -> str:
     """Writes formulas as MathML, which browsers draw without a script."""
 
     def drawn(formula: re.Match[str]) -> str:
-        display = "block" if formula[1] == "div" else "inline"
-        return latex2mathml.converter.convert(unescaped(formula[2]), display=display)
+        tag, display = formula[1], "block" if formula[1] == "div" else "inline"
+        math = latex2mathml.converter.convert(unescaped(formula[2]), display=display)
+        return f'<{tag} class="formula">{math}</{tag}>'
 
     return FORMULA.sub(drawn, html)
 

@@ -1,22 +1,23 @@
-"""A lesson as a page: its texts, its code, and what a full run printed and drew."""
+"""A lesson as a page: its texts, its code, and its stored outputs."""
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-#: Whose outputs these are.
 NOTE = """!!! note ""
-    Below the code stands what it printed and drew in a full run, and long texts are folded.
-    [Run the lesson](README.md) to see yours."""
-#: Lines of an output beyond which it is folded.
+    The outputs are those of a full run; long ones are folded. [Run the lesson](README.md) to see
+    yours."""
+#: Longer outputs, in lines, are folded.
 FOLDED = 20
-PICTURE = re.compile(r"""figures\.save\(\w+, "([\w-]+)"\)""")
-TITLE = re.compile(r"^!\[(.+)\]\(figures/([\w-]+)\.png\)$", re.MULTILINE)
 TABLE = re.compile(r"<table[^>]*>")
+#: The first cell of a row of the table of lessons.
+LESSON = re.compile(r"^\| \[[^]]+\]\((\d\d_\w+)\.ipynb\)", re.MULTILINE)
 
 
 def lesson_page(file: Path) -> str:
@@ -25,36 +26,70 @@ def lesson_page(file: Path) -> str:
     Args:
         file: A notebook of notebooks/.
     """
-    notebook = json.loads(file.read_text(encoding="utf-8"))
-    titles = TITLE.findall((NOTEBOOKS / "README.md").read_text(encoding="utf-8"))
-    names = {name: title for title, name in titles}
-    return "\n\n".join(blocks(notebook["cells"], names)) + "\n"
+    return "\n\n".join(blocks(file)) + "\n"
 
 
-def blocks(cells: list[dict], titles: dict[str, str]) -> Iterator[str]:
-    for number, cell in enumerate(cells):
+def blocks(file: Path) -> Iterator[str]:
+    for number, cell in enumerate(cells(file)):
         text = "".join(cell["source"]).strip()
         if cell["cell_type"] == "markdown":
             yield text
         else:
-            yield fenced(text, "python")
-            yield from map(printed, cell["outputs"])
-            for name in PICTURE.findall(text):
-                yield f"![{titles[name]}](figures/{name}.png)"
+            code = fenced(text, "python")
+            is_folded = "folded" in cell["metadata"].get("tags", [])
+            yield folded(code, "Code") if is_folded else code
+            for place, output in enumerate(cell["outputs"]):
+                yield printed(output, picture_name(file, number, place))
         if number == 0:
             yield NOTE
 
 
-def printed(output: dict) -> str:
-    """A text, folded where it is long, or a table, with the look of the page's own."""
-    if "data" in output:
-        table = TABLE.sub("<table>", "".join(output["data"]["text/html"]))
+def cells(file: Path) -> list[dict[str, Any]]:
+    return json.loads(file.read_text(encoding="utf-8"))["cells"]
+
+
+def picture_name(file: Path, cell: int, place: int) -> str:
+    return f"pictures/{file.stem}-{cell}-{place}.png"
+
+
+def pictures(file: Path) -> dict[str, bytes]:
+    """The stored pictures of a notebook by their file names."""
+    return {
+        picture_name(file, number, place): base64.b64decode(output["data"]["image/png"])
+        for number, cell in enumerate(cells(file))
+        for place, output in enumerate(cell.get("outputs", []))
+        if "image/png" in output.get("data", {})
+    }
+
+
+def gallery(text: str) -> str:
+    """The list of lessons with the first picture of each above its name."""
+
+    def with_picture(row: re.Match[str]) -> str:
+        file = NOTEBOOKS / f"{row[1]}.ipynb"
+        drawn = next(iter(pictures(file)), None)
+        if drawn is None:
+            return row[0]
+        return row[0].replace("| [", f"| ![]({drawn}){{ .thumbnail }} [", 1)
+
+    return LESSON.sub(with_picture, text)
+
+
+def printed(output: dict[str, Any], picture: str) -> str:
+    """An output as Markdown: a picture, a table with the page's own look, or a text."""
+    data = output.get("data", {})
+    if "image/png" in data:
+        return f"![{''.join(data['text/plain'])}]({picture})"
+    if "text/html" in data:
+        table = TABLE.sub("<table>", "".join(data["text/html"]))
         return f'<div class="output">\n{table}\n</div>'
     lines = output["text"]
     text = fenced("".join(lines).rstrip(), "{ .text .output }")
-    if len(lines) <= FOLDED:
-        return text
-    return f"<details>\n<summary>Output, {len(lines)} lines</summary>\n\n{text}\n\n</details>"
+    return text if len(lines) <= FOLDED else folded(text, f"Output, {len(lines)} lines")
+
+
+def folded(text: str, summary: str) -> str:
+    return f"<details>\n<summary>{summary}</summary>\n\n{text}\n\n</details>"
 
 
 def fenced(text: str, kind: str) -> str:
