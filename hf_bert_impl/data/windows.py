@@ -174,7 +174,7 @@ def check_lengths(max_seq_len: int, doc_stride: int | None, max_question_len: in
     COUNT.check("max_question_len", max_question_len)
     if doc_stride is not None and doc_stride >= max_seq_len:
         raise InputError(
-            f"doc_stride={doc_stride} is not smaller than the window, max_seq_len={max_seq_len}. "
+            f"doc_stride={doc_stride} is not smaller than the window of {max_seq_len} tokens. "
             "Lower `doc_stride`, or raise `max_seq_len`."
         )
 

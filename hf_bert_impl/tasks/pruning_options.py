@@ -18,7 +18,7 @@ class PruningOptions:
     share: float | None = None
     """The share of the heads to remove, such as 0.25."""
     count: int | None = None
-    """The number of heads to remove; without share and count, none is removed."""
+    """The number of heads to remove; without `share` and `count`, none is removed."""
     output: Path | None = dataclasses.field(default=None, metadata={"flags": ("--output", "-o")})
     """The folder to write the pruned model to, in its class and dtype."""
     max_length: int | None = None
@@ -37,4 +37,6 @@ class PruningOptions:
                 f"`share` is {self.share:g}. Use more than 0 and less than 1, e.g. 0.25."
             )
         if self.output is not None and self.share is None and self.count is None:
-            raise InputError(f"`output` is {self.output}. Give `share` or `count` with it.")
+            raise InputError(
+                f"`output` is {self.output}, but no head is removed. Give `share` or `count`."
+            )

@@ -67,7 +67,7 @@ def read_sts(path: str | Path) -> list[StsFile]:
         names = sorted(filter(Path.is_file, path.glob("[!._]*")))
     files = [file for file in map(_read_file, names) if file.pairs]
     if not files:
-        raise InputError(f"{path} has no pair with a gold score. Give {LAYOUT}.")
+        raise InputError(f"{path} has no pair with a gold score. Write each line as {LAYOUT}.")
     return files
 
 
@@ -79,7 +79,7 @@ def _read_file(path: Path) -> StsFile:
             if gold is None or not str(gold).strip():
                 continue
             if not all(isinstance(text, str) for text in pair):
-                raise InputError(f"{place} has no two sentences. Give {LAYOUT}.")
+                raise InputError(f"{place} has no two sentences. Write each line as {LAYOUT}.")
             file.gold.append(gold_score(gold, place))
             file.pairs.append((pair[0], pair[1]))
     return file

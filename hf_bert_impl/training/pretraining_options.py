@@ -71,7 +71,7 @@ class PretrainingOptions:
     """Make examples while the files are read, without a cache on disk."""
 
     max_steps: int | None = None
-    """Optimizer steps; None to use `epochs`."""
+    """Optimizer steps; None for those of `epochs`."""
     epochs: float = 1.0
     """Passes over the examples, without `max_steps`."""
     batch_size: int = 32
