@@ -98,9 +98,8 @@ class BatchTask(abc.ABC):
         names = batch.keys() if hasattr(batch, "keys") else getattr(batch, "column_names", None)
         if names is None:
             raise InputError(
-                f"the batch is {one_line(repr(batch)):.40} ({type(batch).__name__}). Expected "
-                "columns by name: a dictionary, or a table of pandas or pyarrow. Leave "
-                "`input_columns` out, or make a dictionary of it."
+                f"The batch is {one_line(repr(batch)):.40} ({type(batch).__name__}). Use a "
+                "dictionary of columns, or a table of pandas or pyarrow (no `input_columns`)."
             )
         columns = {name: batch[name] for name in names}
         texts = [self._texts(columns, column) for column in self.columns]
@@ -127,25 +126,21 @@ class BatchTask(abc.ABC):
     def _texts(self, batch: Mapping[str, Any], column: str) -> list[str]:
         if column not in batch:
             known = ", ".join(map(repr, batch)) or "none"
-            raise InputError(
-                f"there is no column {column!r}. Expected one of {known}. Name another."
-            )
+            raise InputError(f"There is no column {column!r}. The columns are {known}.")
         values = batch[column]
         is_single = isinstance(values, str | bytes | bytearray | Mapping)
         if is_single or not hasattr(values, "__getitem__") or getattr(values, "ndim", 1) == 0:
             shown = one_line(repr(values))
             raise InputError(
-                f"column {column!r} is {shown:.40} ({type(values).__name__}), a single row. "
-                "Expected a batch: a list or an array of texts. Call `datasets.map` with "
-                "batched=True, or map_batches in place of map in Ray Data."
+                f"Column {column!r} is {shown:.40} ({type(values).__name__}), a single row. Call "
+                "`datasets.map` with batched=True, or Ray Data's map_batches."
             )
         texts = column_values(values) if hasattr(values, "to_pylist") else list(values)
         for row, text in enumerate(texts):
             if not isinstance(text, str):
                 raise InputError(
-                    f"row {row} of column {column!r} of a batch is {text!r:.40}. Expected a text. "
-                    "Filter such rows out before, or run `hf-bert` with --engine ray, which sets "
-                    "them apart."
+                    f"Row {row} of column {column!r} is {text!r:.40}, not a str. Filter such rows "
+                    "out, or run `hf-bert` with --engine ray, which lists them and continues."
                 )
         return texts
 
@@ -309,8 +304,7 @@ class ScorePairs(_Classifier):
         count = len(self.classifier.labels)
         if count != 1:
             raise InputError(
-                f"{model} has {count} labels. Expected a cross-encoder, which has one. Use "
-                "`Classify`."
+                f"{model} has {count} labels; a cross-encoder has one. Use `Classify`."
             )
 
     def compute(self, *texts: list[str]) -> tuple[Any, ...]:
@@ -360,7 +354,7 @@ class Answer(BatchTask):
     def check(self, *texts: str) -> None:
         for column, text in zip(self.columns, texts, strict=True):
             if not text.strip():
-                raise InputError(f"the {column} is empty. Expected a text. Give one.")
+                raise InputError(f"The {column} is empty. Add its text.")
 
     def compute(self, *texts: list[str]) -> tuple[Any, ...]:
         asked = [{"question": q, "context": c} for q, c in zip(*texts, strict=True)]

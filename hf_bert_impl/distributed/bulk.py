@@ -12,7 +12,7 @@ from typing import Any
 
 from hf_bert_impl.data.text_input import Record
 from hf_bert_impl.distributed.parts import BulkJob, Part
-from hf_bert_impl.errors import InputError, InputNote
+from hf_bert_impl.errors import InputError, InputNote, check_choice
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.lock import output_lock
 from hf_bert_impl.progress import text_progress
@@ -39,26 +39,14 @@ class Engine:
         """Raises InputError if the fields do not fit each other, or Ray is not installed."""
         index, count = self.shard or (0, 1)
         if not 0 <= index < count:
-            raise InputError(
-                f"shard is {index}/{count}. Expected i/n with i from 0 to n - 1. Mend it."
-            )
-        if self.name not in ENGINES:
-            raise InputError(
-                f"engine is {self.name!r}. Expected one of {', '.join(ENGINES)}. Name one."
-            )
+            raise InputError(f"shard is {index}/{count}. Use 0/{count} to {count - 1}/{count}.")
+        check_choice("engine", self.name, ENGINES)
         if self.name == "ray":
             require("ray", "ray", "the engine 'ray'")
         if self.name == "ray" and self.shard:
-            raise InputError(
-                "a shard is named beside the engine 'ray'. Expected one of them. Leave the shard "
-                "out, since Ray shares the work itself."
-            )
+            raise InputError("Ray distributes the work by itself. Leave `shard` out.")
         if self.name == "local" and (self.workers != 1 or self.address is not None):
-            raise InputError(
-                "workers or an address are given without the engine 'ray'. Expected "
-                "`engine='ray'` beside them. Name it, or start several processes with a `shard` "
-                "each."
-            )
+            raise InputError("`workers` and `address` need Ray. Add `engine='ray'`.")
 
 
 def run_job(
@@ -91,13 +79,10 @@ def run_job(
     engine.check()
     if engine.shard and overwrite:
         raise InputError(
-            "`overwrite` is given for a shard. Expected neither. Remove the folder before they "
-            "start."
+            "A shard cannot take `overwrite`. Remove the output folder, then start the shards."
         )
     if job.is_streamed and (engine.shard or engine.name != "local"):
-        raise InputError(
-            "the texts come from standard input. Expected a file or a folder. Write them to a file."
-        )
+        raise InputError("Standard input cannot be shared among processes. Save it to a file.")
     # Shards write side by side.
     with contextlib.nullcontext() if engine.shard else output_lock(job.output):
         return _run(job, engine, resume or bool(engine.shard), overwrite, progress)
@@ -173,7 +158,7 @@ def _plan(job: BulkJob, engine: Engine, anew: bool) -> _Work:
     parts = list(itertools.chain.from_iterable(cuts.values()))
     if not parts and not whole_inputs:
         named = ", ".join(job.inputs[file] for file in files[:3])
-        raise InputError(f"{named} has no rows. Expected texts. Name another file.")
+        raise InputError(f"{named} has no rows. Use a file with texts.")
     own = parts if whole_inputs else parts[index::count]
     missing = own if anew else [part for part in own if job.entry(part) is None]
     total = sum(part.rows for part in own)
@@ -186,7 +171,7 @@ def _stream(job: BulkJob) -> _Work:
     read = job.read(0)
     first = next(read, None)
     if first is None:
-        raise InputError("standard input is empty. Expected texts. Write some to it.")
+        raise InputError("Standard input is empty. Pipe texts into it.")
 
     def missing() -> Iterator[tuple[Part, list[Record] | None]]:
         for part, records in itertools.chain([first], read):

@@ -50,10 +50,7 @@ def find_inputs(source: str) -> tuple[str, ...]:
         if file.is_file() and endings(file)[0] in SUFFIXES and not hidden:
             found.append(os.path.abspath(file))
     if not found:
-        raise InputError(
-            f"{source} has no files of texts. Expected files ending in {', '.join(SUFFIXES)}. "
-            "Name one."
-        )
+        raise InputError(f"{source} has no files ending in {', '.join(SUFFIXES)}. Add one.")
     return tuple(found)
 
 
@@ -79,19 +76,14 @@ def _check(row: Row, id_type: str) -> None:
             raise text
         check_record_text(row.place, text)
         if len(text) > LONGEST_TEXT:
-            raise InputError(
-                f"{row.place} has a text of {len(text):,} characters. Expected at most "
-                f"{LONGEST_TEXT:,}. Cut it into several."
-            )
-    expected = "a text" if id_type == "str" else "a whole number of 64 bits"
+            length = f"{row.place} has {len(text):,} characters"
+            raise InputError(f"{length}. The limit is {LONGEST_TEXT:,}. Split the text.")
     if row.id is None or row.id == "":
-        raise InputError(
-            f"{row.place} has no id. Expected {expected}. Add it, or leave `id_column` out."
-        )
+        raise InputError(f"{row.place} has no id. Add one, or leave `id_column` out.")
     if type(row.id).__name__ != id_type or (id_type == "int" and not -(2**63) <= row.id < 2**63):
+        expected = "a string" if id_type == "str" else "an integer of 64 bits"
         raise InputError(
-            f"{row.place} has {row.id!r:.40} for an id. Expected {expected}, as the first id is. "
-            "Mend it."
+            f"{row.place} has the id {row.id!r:.40}. Use {expected}, like the first id."
         )
     if id_type == "str":
         check_text(row.id, f"the id in {row.place}")

@@ -66,9 +66,8 @@ def cut_inputs(
         for (file, _), found in _results(ray, _cut_input, job, todo, workers, 1):
             if isinstance(found, Exception):
                 raise InputError(
-                    f"workers died {RETRIES + 1} times that read {job.inputs[file]}. Expected an "
-                    "input that workers can read. Look whether it can be read, and whether there "
-                    "is memory."
+                    f"Workers died {RETRIES + 1} times while reading {job.inputs[file]}. Check "
+                    "that the file is intact and that the nodes have free memory."
                 )
             parts, notes = found
             for note in notes:
@@ -102,9 +101,9 @@ def make_parts(job: BulkJob, parts: list[Part], workers: int) -> Iterator[dict[s
                 yield entry
     if killed:
         raise InputError(
-            f"the workers of {', '.join(killed[:3])} died {RETRIES + 1} times (memory, mostly). "
-            "Expected room for the longest texts of a part. Give a smaller `part_size` or "
-            "`token_budget`, or fewer `workers`; all other parts are made."
+            f"The workers of {', '.join(killed[:3])} died {RETRIES + 1} times, probably for lack "
+            "of memory. All other parts are complete. Run it again with a smaller `part_size` or "
+            "`token_budget`, or with fewer `workers`."
         )
 
 
@@ -172,10 +171,9 @@ def _check_room(ray: Any, cpus: int, seen: float) -> float:
         return time.monotonic()
     if time.monotonic() - seen > STARVED_SECONDS:
         raise InputError(
-            f"nothing was done for {STARVED_SECONDS:.0f} s: a worker needs {cpus} CPUs, and the "
-            f"largest node of the cluster has {largest:g}. Expected a node with room for a "
-            "worker. Add one, or ask for more `workers`, which are then smaller; what is done is "
-            "kept."
+            f"A worker needs {cpus} CPUs, but for {STARVED_SECONDS:.0f} s the largest node has had "
+            f"{largest:g}. Add a node, or use more `workers`, which get fewer CPUs each. Completed "
+            "parts are kept."
         )
     return seen
 
@@ -210,9 +208,9 @@ def connected(address: str | None) -> Iterator[Any]:
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"Ray cannot be reached at {address!r} ({str(error).partition('.')[0]:.200}). "
-            "Expected the address of a running cluster, such as 10.0.0.1:6379 or auto. Start one "
-            "with `ray start --head`, or leave the address out."
+            f"Ray cannot be reached at {address!r} ({str(error).partition('.')[0]:.200}). Use an "
+            "address such as 10.0.0.1:6379, start a cluster with `ray start --head`, or leave "
+            "`address` out."
         ) from error
     try:
         yield ray

@@ -266,8 +266,7 @@ class BulkJob:
             records = list(itertools.islice(source.records, part.rows))
         if len(records) != part.rows:
             raise InputError(
-                f"{source.name} has fewer rows than when the work began. Expected the same file. "
-                "Restore."
+                f"{source.name} has fewer rows than when the job began. Restore the file."
             )
         return records
 
@@ -280,8 +279,8 @@ class BulkJob:
             problem = problem_of(row, part.id_type)
             if row.number in repeated:
                 problem = InputError(
-                    f"{row.place} has the id {row.id!r:.60}, which an earlier row has. Expected "
-                    "another id in each row. Mend it, or leave `id_column` out."
+                    f"{row.place} repeats the id {row.id!r:.60}. Make ids unique, or leave "
+                    "`id_column` out."
                 )
             try:
                 if problem is None:
@@ -389,19 +388,15 @@ class BulkJob:
         for name in self.inputs:
             if name != STANDARD_INPUT and folder in Path(name).resolve().parents:
                 raise InputError(
-                    f"{name} lies in {self.folder}. Expected an output beside the input. Name "
-                    "another."
+                    f"The input {name} is inside the output {self.folder}. Choose another output."
                 )
         if self.folder.exists() and not self.folder.is_dir():
-            raise InputError(
-                f"{self.folder} is a file. Expected a folder for the parts. Name another."
-            )
+            raise InputError(f"{self.folder} is a file, not a folder. Choose another output.")
         if not (self.folder / JOB).exists():
             names = [file.name for file in self.folder.glob("*")]
             if not all(name.startswith(".partial-") for name in names):  # of a killed process
                 raise InputError(
-                    f"{self.folder} has files, and no job in parts has written them. Expected an "
-                    "empty or a new folder. Name another output, or move them."
+                    f"{self.folder} holds files that no job has written. Choose an empty folder."
                 )
             return False
         is_finished = not self.is_file and (self.folder / MANIFEST).exists()
@@ -411,8 +406,8 @@ class BulkJob:
         self._check_same(before, settings)
         if is_finished and not resume:
             raise InputError(
-                f"{self.folder} is finished. Expected a new folder. Name another, replace it with "
-                "`overwrite=True`, or check its parts with `resume=True`."
+                f"{self.folder} is finished. Replace it with `overwrite=True`, check it with "
+                "`resume=True`, or choose another output."
             )
         return False
 
@@ -474,8 +469,7 @@ class BulkJob:
             if before.get(name) != now:
                 raise InputError(
                     f"{self.folder} was begun with other {name}: {before.get(name)!r:.80}, now "
-                    f"{now!r:.80}. Expected the same command and input to go on with it. Name "
-                    "another `output`, or give `overwrite=True`."
+                    f"{now!r:.80}. Choose another `output`, or replace it with `overwrite=True`."
                 )
 
     def finish(self) -> dict[str, Any] | None:

@@ -19,8 +19,8 @@ def check_text(index: int, text: object) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise InputError(
-            f"texts[{index}] has half a surrogate pair ({text[error.start]!r}). Expected whole "
-            "characters. Replace it, e.g. text.encode('utf-8', 'replace').decode()."
+            f"texts[{index}] has half a surrogate pair ({text[error.start]!r}). Replace it: "
+            "text.encode('utf-8', 'replace').decode()."
         ) from error
 
 

@@ -110,8 +110,7 @@ class TextClassifier:
             return list(texts)
         if len(pairs) != len(texts):
             raise InputError(
-                f"there are {len(texts)} texts and {len(pairs)} second ones. Expected as many of "
-                "both. Give one for each."
+                f"There are {len(texts)} texts, but {len(pairs)} pairs. Pair each text."
             )
         return list(zip(texts, pairs, strict=True))
 

@@ -163,10 +163,7 @@ def loading_options(dtype: str | torch.dtype | None, prepare: bool) -> dict[str,
     if prepare:
         return {}
     if dtype in PREPARED_DTYPES:
-        raise InputError(
-            f"dtype={dtype!r} is made by preparing the model. Expected a dtype of weights. Leave "
-            "prepare=True."
-        )
+        raise InputError(f"dtype={dtype!r} needs a prepared model. Use prepare=True.")
     return {"dtype": DTYPES[dtype] if isinstance(dtype, str) else dtype}
 
 
@@ -180,16 +177,13 @@ def find_device(device: str | int | torch.device | None) -> torch.device:
         has_one = torch.accelerator.is_available()
         device = torch.accelerator.current_accelerator() if has_one else "cpu"
     if isinstance(device, bool) or not isinstance(device, str | int | torch.device):
-        raise InputError(
-            f"device is {device!r:.60}. Expected one device, such as 'cpu' or 'cuda:1'. Name one."
-        )
+        raise InputError(f"device is {device!r:.60}. Use one device, such as 'cpu' or 'cuda:1'.")
     try:
         found = torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, ValueError) as error:  # by what torch was built with
         reason = one_line(error).partition(". ")[0][:120]
         raise InputError(
-            f"device is {str(device)!r} ({reason}). Expected a device of this machine. Name "
-            "another one."
+            f"This machine has no device {str(device)!r} ({reason}). Use 'cpu', or another one."
         ) from error
     return torch.device("cpu") if found.type == "cpu" else found  # "cpu:0" is no other one
 
@@ -314,10 +308,8 @@ def refuse_code(path: str, found: TokenizerClass) -> None:
     """
     if found.is_remote:
         raise UnusableTokenizer(
-            f"the tokenizer of {path}, {found.name}, is code of its own, which is not run",
-            "one of BERT's or transformers' own",
-            "if you trust the code, load it by TextEncoder or AutoTokenizer with "
-            "trust_remote_code=True",
+            f"The tokenizer of {path}, {found.name}, is custom code, which is not run. If you "
+            "trust it, load it by TextEncoder or AutoTokenizer with trust_remote_code=True."
         )
 
 
@@ -335,15 +327,12 @@ def open_tokenizer(path: str, place: Mapping[str, Any], found: TokenizerClass) -
         raise
     except ImportError as error:
         raise UnusableTokenizer(
-            f"the tokenizer of {path}, {found.name}, needs a library that is missing "
-            f"({one_line(error)})",
-            "all that this tokenizer imports",
-            "install it with pip",
+            f"The tokenizer of {path}, {found.name}, needs a missing library ({one_line(error)}). "
+            "Install it with pip."
         ) from error
     # A class that does not fit the files may raise anything.
     except Exception as error:
         raise InputError(
-            f"the tokenizer of {path}, {found.name}, cannot be loaded ({one_line(error)}). "
-            "Expected the files of that class. Copy them again, or mend tokenizer_class in its "
-            "tokenizer_config.json."
+            f"The tokenizer of {path}, {found.name}, cannot be loaded ({one_line(error)}). Copy "
+            "its files again, or fix tokenizer_class in its tokenizer_config.json."
         ) from error

@@ -28,22 +28,16 @@ def encode_masked(tokenizer: Any, text: str, limit: int) -> Ids:
     mask = tokenizer.mask_token
     if mask is None:
         raise InputError(
-            f"the tokenizer of {tokenizer.name_or_path} has no mask token. Expected one such as "
-            "[MASK]. Name it as mask_token in its tokenizer_config.json."
+            f"The tokenizer of {tokenizer.name_or_path} has no mask token. Set mask_token in its "
+            "tokenizer_config.json, e.g. to [MASK]."
         )
     if not text.strip():
-        raise InputError(f"the text is empty. Expected a text with {mask}. Write one.")
+        raise InputError(f"The text is empty. Write one with {mask}.")
     ids: Ids = tokenizer(text)["input_ids"]
     if tokenizer.mask_token_id not in ids:
-        raise InputError(
-            f"the text {text[:60]!r} has no mask. Expected {mask} in place of each word to find. "
-            f'Write it, as in "Nice to {mask} you".'
-        )
+        raise InputError(f'The text {text[:60]!r} has no {mask}. Write e.g. "Nice to {mask} you".')
     if len(ids) > limit:
-        raise InputError(
-            f"the text has {len(ids)} tokens. Expected at most {limit}, for which the model has "
-            "positions. Shorten it."
-        )
+        raise InputError(f"The text has {len(ids)} tokens. The limit is {limit}. Shorten it.")
     return ids
 
 

@@ -129,9 +129,8 @@ class QuestionAnsweringPipeline(Pipeline):
         is_bert = isinstance(model, BertPreTrainedModel)
         if batch_invariant and not is_bert and family_of(model) is None:
             raise InputError(
-                f"`batch_invariant` is given with a {type(model).__name__}. Expected an "
-                "hf_bert_impl.BertForQuestionAnswering. Load the model by that class, or leave "
-                "`batch_invariant` out."
+                f"A {type(model).__name__} cannot be batch-invariant. Load the model by "
+                "hf_bert_impl.BertForQuestionAnswering, or leave `batch_invariant` out."
             )
         super().__init__(model=model.eval(), tokenizer=tokenizer, **kwargs)
         #: How many were computed so far.
@@ -320,9 +319,9 @@ class QuestionAnsweringPipeline(Pipeline):
         for question, context in input_:
             for name, text in (("question", question), ("context", context)):
                 if not text.strip():
-                    beside = context if name == "question" else question
                     raise InputError(
-                        f"the {name} beside {beside[:60]!r} is empty. Expected a text. Give one."
+                        f"The {name} is empty (question {question[:60]!r}, context "
+                        f"{context[:60]!r}). Add its text."
                     )
         limit = self._limit() or MAX_SEQ_LEN
         default = min(MAX_SEQ_LEN, limit, self.tokenizer.model_max_length)

@@ -52,8 +52,8 @@ def parse_inputs(args: tuple[Any, ...], named: Mapping[str, Any]) -> list[Pair] 
     contexts = [context] * len(questions) if isinstance(context, str) else list(context)
     if len(questions) != len(contexts):
         raise InputError(
-            f"{len(questions)} questions and {len(contexts)} contexts are given. Expected one "
-            "context, or one for each question. Give as many of both."
+            f"There are {len(questions)} questions and {len(contexts)} contexts. Give one context, "
+            "or one per question."
         )
     return [_pair({"question": q, "context": c}) for q, c in zip(questions, contexts, strict=True)]
 

@@ -36,10 +36,7 @@ def read_questions(file: str, context: str | None) -> Iterator[dict[str, Any]]:
             check_text(identifier, f"the id in {place}")
             yield record if identifier is None else record | {"id": identifier}
     if is_empty:
-        name = source.name
-        raise InputError(
-            f"{name} is empty. Expected a question a line. Give a file with questions."
-        )
+        raise InputError(f"{source.name} is empty. Write one question per line.")
 
 
 def check_record(record: Any, where: str) -> None:
@@ -55,10 +52,8 @@ def check_record(record: Any, where: str) -> None:
             if not any("\ud800" <= letter <= "\udfff" for letter in value):
                 continue
             what = "has half a surrogate pair in its"
-        remedy = "give the context of all lines as `context`" if key == "context" else "add it"
-        raise InputError(
-            f"{where} {what} {key!r}. Expected a question and a context, both texts. {remedy}."
-        )
+        remedy = "Add it, or give one `context` for all questions" if key == "context" else "Add it"
+        raise InputError(f"{where} {what} {key!r}. {remedy}.")
 
 
 def answer_records(

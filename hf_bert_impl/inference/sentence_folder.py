@@ -53,13 +53,11 @@ def read_modules(folder: str | os.PathLike[str]) -> list[tuple[str, str]] | None
         )
         if not isinstance(kind, str) or not isinstance(path, str):
             raise InputError(
-                f"modules.json of {folder} is no list of modules. Expected objects with 'type' "
-                "and 'path'. Restore it."
+                f"modules.json of {folder} lists a module without 'type' or 'path'. Restore it."
             )
         if os.path.isabs(path) or ".." in Path(path).parts:
             raise InputError(
-                f"modules.json of {folder} names {path!r}, outside its own folder. Expected a "
-                "folder in it. Restore it."
+                f"modules.json of {folder} names {path!r}, outside that folder. Restore it."
             )
         modules.append((kind.rpartition(".")[2], path))
     return modules
@@ -85,7 +83,7 @@ def _check_fields(file: Path) -> None:
         value = config.get(name)
         is_number = kind is not int or (type(value) is int and value >= 1)
         if value is not None and not (isinstance(value, kind) and is_number):
-            raise InputError(f"{file} has {name}={value!r:.60}. Expected {expected}. Restore it.")
+            raise InputError(f"{file} has {name}={value!r:.60}, not {expected}. Restore it.")
 
 
 def copy_sentence_modules(source: Path, folder: Path) -> list[str]:

@@ -76,16 +76,14 @@ def splade_vectors(
     if not takes_splade(model):
         kind = type(model)
         raise InputError(
-            f"the model is a {kind.__module__}.{kind.__qualname__}. Expected "
-            "hf_bert_impl.BertForMaskedLM, or a masked LM of transformers after optimize(model). "
-            "Load it with BertForMaskedLM.from_pretrained, or call optimize first."
+            f"The model is a {kind.__module__}.{kind.__qualname__}. Load it with "
+            "hf_bert_impl.BertForMaskedLM.from_pretrained, or call hf_bert_impl.optimize first."
         )
     check_choice("`pooling_strategy`", pooling_strategy, POOLING_STRATEGIES)
     check_choice("`activation_function`", activation_function, LOGARITHMS)
     if attention_mask is not None and attention_mask.ndim != 2:
         raise InputError(
-            f"`attention_mask` has {attention_mask.ndim} dimensions. Expected a mask (batch, "
-            "sequence), which says whose scores count. Give that one."
+            f"`attention_mask` has {attention_mask.ndim} dimensions. Use a mask (batch, sequence)."
         )
     logarithms = LOGARITHMS[activation_function]
 

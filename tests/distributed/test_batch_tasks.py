@@ -111,13 +111,13 @@ def test_an_empty_batch_and_bad_rows(models, kind, head, labels, columns):
     empty = task({name: [] for name in columns})
     assert all(len(values) == 0 for values in empty.values())
     assert set(empty) == {*columns, *task.output_columns}
-    good, single = {name: ["a [MASK]"] for name in columns}, r"a single row; .*batched=True"
+    good, single = {name: ["a [MASK]"] for name in columns}, r"a single row\..*batched=True"
     for batch, words in (
-        ({"another": ["a"]}, "there is no column"),
-        ({name: ["a [MASK]", None] for name in columns}, r"row 1 of column .* is None; expected"),
+        ({"another": ["a"]}, "There is no column"),
+        ({name: ["a [MASK]", None] for name in columns}, "Row 1 of column .* is None"),
         # The batch of a map that is not batched.
         *((good | {columns[-1]: one}, single) for one in ("a", np.array("a"), b"ab", None, {})),
-        (["a"], r"the batch is \['a'\] \(list\); expected columns by name"),
+        (["a"], r"The batch is \['a'\] \(list\)\. Use a dictionary"),
     ):
         with pytest.raises(InputError, match=words):
             task(batch)
@@ -143,12 +143,12 @@ def test_forms_of_batches(models, form):
     assert found["text"].to_pylist() == TEXTS
     assert np.array_equal(np.array(found["vector"].to_pylist(), np.float32), expected)
     bad = arrow.array([b"fine", b"caf\xc9"]).view(arrow.string())
-    with pytest.raises(InputError, match=r"row 1 of column 'text' of a batch is b'caf\\xc9'"):
+    with pytest.raises(InputError, match=r"Row 1 of column 'text' is b'caf\\xc9'"):
         task(arrow.table({"text": bad}))
 
 
 def test_arguments_that_cannot_be(models):
-    with pytest.raises(InputError, match="has 3 labels; expected a cross-encoder"):
+    with pytest.raises(InputError, match="has 3 labels; a cross-encoder has one"):
         ScorePairs(models("BertForSequenceClassification"))
     with pytest.raises(InputError):
         EmbedTexts(models("BertModel"), threads=-1)

@@ -262,7 +262,7 @@ def test_another_job_is_refused(job, models, tmp_path):
     assert run_job(job, Engine(), overwrite=True)["rows"] == len(TEXTS) + 1
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file.txt").write_text("mine")
-    with pytest.raises(InputError, match="no job in parts has written"):
+    with pytest.raises(InputError, match="no job has written"):
         run_job(dataclasses.replace(job, output=tmp_path / "mine"), Engine(), overwrite=True)
     assert (tmp_path / "mine" / "file.txt").read_text() == "mine"
 

@@ -227,12 +227,12 @@ def test_long_questions_are_cut_with_a_warning(answerer):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"question": "a", "context": " \n"}, "the context beside 'a' is empty"),
+        ({"question": "a", "context": " \n"}, r"The context is empty \(question 'a'"),
         ({"question": "a", "context": "\u200b"}, "the context of the question 'a' is empty"),
-        ({"question": ["a", "b"], "context": ["c"]}, "2 questions and 1 contexts are given"),
-        ({"top_k": 0}, "top_k is 0; expected a whole number from 1"),
-        ({"max_seq_len": 71}, "max_seq_len is 71; expected 1 to 70"),
-        ({"doc_stride": 64, "context": LONG}, "doc_stride=64 is not smaller than the room"),
+        ({"question": ["a", "b"], "context": ["c"]}, "2 questions and 1 contexts"),
+        ({"top_k": 0}, "top_k is 0"),
+        ({"max_seq_len": 71}, "max_seq_len is 71.* 1 to 70"),
+        ({"doc_stride": 64, "context": LONG}, "doc_stride=64"),
     ],
 )
 def test_values_that_do_not_fit(answerer, options, message):
@@ -268,8 +268,8 @@ def test_models_that_do_not_fit(tmp_path, answering_folder):
     base.save_pretrained(tmp_path)
     for folder, options, words in (
         (tmp_path, {}, r"lacks 2 weights .*\(qa_outputs.bias, qa_outputs.weig"),
-        (answering_folder, {"dtype": "float8"}, "dtype is 'float8'; expected one of float32"),
-        (answering_folder, {"dtype": "int8", "prepare": False}, "leave prepare=True"),
+        (answering_folder, {"dtype": "float8"}, "dtype is 'float8'.*float32"),
+        (answering_folder, {"dtype": "int8", "prepare": False}, "Use prepare=True"),
     ):
         with pytest.raises(ValueError, match=words):
             QuestionAnsweringPipeline.from_pretrained(folder, **options)
@@ -297,5 +297,5 @@ def test_batch_invariant_answers(answering_folder, dtype):
 def test_batch_invariance_is_refused_for_other_classes(answering_folder):
     model = transformers.BertForQuestionAnswering.from_pretrained(answering_folder)
     tokenizer = BertTokenizer.from_pretrained(answering_folder)
-    with pytest.raises(ValueError, match="`batch_invariant` is given with a BertForQuestion"):
+    with pytest.raises(ValueError, match="BertForQuestionAnswering cannot be batch-invariant"):
         QuestionAnsweringPipeline(model, tokenizer, batch_invariant=True)

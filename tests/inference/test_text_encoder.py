@@ -175,7 +175,7 @@ def test_the_average_of_the_first_and_the_last_layer(tiny):
     both = zip(plain_states(tiny, TEXTS, 1), plain_states(tiny, TEXTS), strict=True)
     expected = torch.stack([((first + last) / 2).mean(0) for first, last in both])
     assert_near(encoder.encode(TEXTS, token_budget=20), expected.numpy())
-    with pytest.raises(ValueError, match="'median'; expected one of cls, mean, max, first-last"):
+    with pytest.raises(ValueError, match=r"'median'.*cls, mean, max, first-last"):
         TextEncoder(tiny, pooling="median")
 
 
@@ -405,11 +405,11 @@ def test_vectors_that_are_not_finite(tiny, tmp_path):
         ({"default_prompt_name": "x"}, "x"),
         ({"similarity_fn_name": "cos"}, "cosine"),
         ({"truncate_dim": -1}, "truncate_dim is -1"),
-        ({"dtype": "float8"}, r"'float8'; expected one of float32, bfloat16, .*int8"),
-        ({"dtype": "int8", "prepare": False}, "leave prepare=True"),
-        ({"max_length": 2}, "max_length is 2; expected 3 to 31, for which"),
-        ({"max_length": POSITIONS + 1}, "max_length is 32; expected 3 to 31, for which"),
-        ({"device": "nowhere"}, "device is 'nowhere'.*expected a device of this machine"),
+        ({"dtype": "float8"}, "'float8'.*float32, bfloat16, .*int8"),
+        ({"dtype": "int8", "prepare": False}, "Use prepare=True"),
+        ({"max_length": 2}, "max_length is 2.*3 to 31"),
+        ({"max_length": POSITIONS + 1}, "max_length is 32.*3 to 31"),
+        ({"device": "nowhere"}, "This machine has no device 'nowhere'"),
     ],
 )
 def test_wrong_arguments_of_loading(tiny, options, message):
