@@ -100,7 +100,7 @@ BAD_ROWS = {
     12: (b"{nonsense", None, "not JSON"),
     13: ({"text": "a" * (LONGEST_TEXT + 1), "id": "long"}, "long", "1,000,001"),
     14: ({"text": "half \ud83d", "id": "half"}, "half", "surrogate"),
-    30: ({"text": "fine", "id": 7}, 7, "7 for an id"),
+    30: ({"text": "fine", "id": 7}, 7, "the id 7. Use a string"),
     31: ({"id": "none"}, None, "no column 'text'"),
     32: (b'{"text": "fine", "id": "\xff"}', None, "UTF"),
 }
