@@ -1,4 +1,4 @@
-"""Files of questions: records in, and each with its answers out."""
+"""Read files of questions, and answer them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def read_questions(file: str, context: str | None) -> Iterator[dict[str, Any]]:
         context: The context of records without one.
 
     Yields:
-        The record of each question, with its `id` where it has one.
+        The record of each question, with its `id` if it has one.
 
     Raises:
-        ValueError: There is no such file, no question in it, or a record is of another form.
+        ValueError: The file is missing, empty or damaged.
     """
     columns, is_empty = ("question", "context"), True
     with RecordInput(file, columns, "id", optional=True) as source:
@@ -40,11 +40,7 @@ def read_questions(file: str, context: str | None) -> Iterator[dict[str, Any]]:
 
 
 def check_record(record: Any, where: str) -> None:
-    """Check that a record asks something.
-
-    Raises:
-        InputError: It lacks a question or a context, or one of them is empty.
-    """
+    """Raises InputError if a record's question or context is missing, empty or damaged."""
     for key in ("question", "context"):
         value = record.get(key) if isinstance(record, dict) else None
         what = "has an empty" if isinstance(value, str) else "has no"
@@ -59,7 +55,7 @@ def check_record(record: Any, where: str) -> None:
 def answer_records(
     pipeline: QuestionAnsweringPipeline, records: Iterable[dict[str, Any]]
 ) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Each record of `read_questions` with its answers, in order; few are read ahead."""
+    """Each record of `read_questions` with its answers, in order."""
     asked: deque[dict[str, Any]] = deque()
 
     def remembered() -> Iterator[dict[str, Any]]:

@@ -107,7 +107,7 @@ def test_one_policy_for_rows_that_cannot_be_used(
     options = ("--id-column", "id", "--part-size", 2, "--precision", "float16", "-q")
     result = hf_bert("embed", model, file, "-o", output, *options)
     rejects = output / "rejects.jsonl" if name == "a" else output.with_name(f"{name}.rejects.jsonl")
-    note = f"note: 6 row(s) are set apart, with the reasons in {rejects}\n"
+    note = f"note: 6 row(s) were rejected; the reasons are in {rejects}\n"
     assert result == (0, "", note)
     files = sorted(output.glob("*.parquet")) if name == "a" else [output]
     assert [it for one in files for it in read_table(one)["id"].to_pylist()] == ["a", "b", "c"]
