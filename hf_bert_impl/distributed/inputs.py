@@ -60,16 +60,7 @@ def is_folder_of_files(source: str) -> bool:
     return source != "-" and path.is_dir() and not is_dataset(path)
 
 
-def problem_of(row: Row, id_type: str) -> ValueError | None:
-    """The reason to reject a row, as far as its values show it."""
-    try:
-        _check(row, id_type)
-    except ValueError as error:
-        return error
-    return None
-
-
-def _check(row: Row, id_type: str) -> None:
+def check_row(row: Row, id_type: str) -> None:
     """Raises ValueError if a text or the id of a row is missing, damaged or of a wrong type."""
     for text in row.texts:
         if isinstance(text, ValueError):

@@ -49,7 +49,7 @@ from hf_bert_impl.data.text_input import (
 from hf_bert_impl.data.vector_table import as_stored, join_files, write_columns
 from hf_bert_impl.distributed.batch_tasks import BatchTask
 from hf_bert_impl.distributed.digests import file_digest, weights_digest
-from hf_bert_impl.distributed.inputs import STANDARD_INPUT, Row, problem_of
+from hf_bert_impl.distributed.inputs import STANDARD_INPUT, Row, check_row
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.files.atomic import atomic_file, sync
 from hf_bert_impl.files.json_files import read_json, to_json, write_json
@@ -157,11 +157,16 @@ class BulkJob:
 
     def _usable(self, first: int, records: list[Record], id_type: str, needed: bool) -> list[Row]:
         """The rows without a visible problem; raises the first problem if one row is needed."""
-        rows = self._rows(first, records)
-        problems = [problem_of(row, id_type) for row in rows]
-        if needed and problems[0] is not None and all(problems):
+        usable, problems = [], []
+        for row in self._rows(first, records):
+            try:
+                check_row(row, id_type)
+                usable.append(row)
+            except ValueError as error:
+                problems.append(error)
+        if needed and not usable:
             raise problems[0]  # e.g. the column is missing
-        return [row for row, problem in zip(rows, problems, strict=True) if problem is None]
+        return usable
 
     def _open(self, file: int, start: Start | None = None) -> RecordInput:
         return RecordInput(self.inputs[file], self.columns, self.id_column, start)
@@ -239,7 +244,6 @@ class BulkJob:
         entry = {
             "part": part.name,
             "file": escaped(self.inputs[part.file]),
-            "first_row": part.start.rows,
             "rows": part.rows,
             "rows_sha256": part.digest,
             "written": len(ids),
@@ -269,21 +273,18 @@ class BulkJob:
         """Separates the rows to compute from rejected ones."""
         rows, rejects, repeated = [], [], set(part.repeated)
         for row in self._rows(part.start.rows, records):
-            problem = problem_of(row, part.id_type)
-            if row.number in repeated:
-                problem = InputError(
-                    f"{row.place} repeats the id {row.id!r:.60}. Make ids unique, or leave "
-                    "`id_column` out."
-                )
             try:
-                if problem is None:
-                    task.check(*row.texts)
+                check_row(row, part.id_type)
+                if row.number in repeated:
+                    raise InputError(
+                        f"{row.place} repeats the id {row.id!r:.60}. Make ids unique, or leave "
+                        "`id_column` out."
+                    )
+                task.check(*row.texts)
             except ValueError as error:
-                problem = error
-            if problem is None:
-                rows.append(row)
+                rejects.append(self._reject(part, row, error))
             else:
-                rejects.append(self._reject(part, row, problem))
+                rows.append(row)
         return rows, rejects
 
     def _write(self, file: Path, part: Part, ids: list[Any], results: dict[str, Any]) -> None:
@@ -391,23 +392,24 @@ class BulkJob:
                 )
             return False
         is_finished = not self.is_file and (self.folder / MANIFEST).exists()
-        before = self._begun()
+        try:
+            before = dict(read_json(self.folder / JOB))
+        except ValueError:  # damaged
+            before = {}
         if overwrite and (is_finished or before != settings):
             return True
-        self._check_same(before, settings)
+        for name, now in settings.items():
+            if before.get(name) != now:
+                raise InputError(
+                    f"{self.folder} was begun with other {name}: {before.get(name)!r:.80}, now "
+                    f"{now!r:.80}. Choose another `output`, or replace it with `overwrite=True`."
+                )
         if is_finished and not resume:
             raise InputError(
                 f"{self.folder} is finished. Replace it with `overwrite=True`, check it with "
                 "`resume=True`, or choose another output."
             )
         return False
-
-    def _begun(self) -> dict[str, Any]:
-        """The settings of the existing job; empty if damaged."""
-        try:
-            return dict(read_json(self.folder / JOB))
-        except ValueError:
-            return {}
 
     def _stored_cut(self, file: int) -> list[Part] | None:
         try:
@@ -454,14 +456,6 @@ class BulkJob:
             elif left.name != JOB:
                 left.unlink()
         shutil.rmtree(self.folder)
-
-    def _check_same(self, before: dict[str, Any], settings: dict[str, Any]) -> None:
-        for name, now in settings.items():
-            if before.get(name) != now:
-                raise InputError(
-                    f"{self.folder} was begun with other {name}: {before.get(name)!r:.80}, now "
-                    f"{now!r:.80}. Choose another `output`, or replace it with `overwrite=True`."
-                )
 
     def finish(self) -> dict[str, Any] | None:
         """Finishes the job if all parts exist.

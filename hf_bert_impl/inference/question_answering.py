@@ -75,7 +75,7 @@ class QuestionAnsweringPipeline(Pipeline):
     The windows of all questions are sorted by length and computed in batches without padding.
     transformers' own models are computed in padded batches, or without padding after `optimize`.
 
-    If a context fits in one window, the answers equal the ones of transformers 4. Otherwise each token
+    If a context fits in one window, transformers 4 gives the same answers. Otherwise each token
     counts in the window with the most context around it, and scores are compared across windows, as
     in run_squad.py (see `hf_bert_impl.data.answer_spans`). transformers 4 compared probabilities
     within each window, and repeated answers.
@@ -198,9 +198,10 @@ class QuestionAnsweringPipeline(Pipeline):
             **kwargs: See the class.
 
         Returns:
-            One question gets a dict. `answer` is context[start:end], with the offsets in `start` and
-            `end`. `score` is the probability of the start times the probability of the end. With `top_k` above 1 it gets a list of dicts, best first. The null
-            answer is empty, from 0 to 0. Several questions get a list of these. An iterable other
+            One question gets a dict. `answer` is context[start:end], with these offsets in `start`
+            and `end`. `score` is the probability of the start times the probability of the end.
+            With `top_k` above 1 it gets a list of dicts, best first. The null answer is empty, from
+            0 to 0. Several questions get a list of these. An iterable other
             than a list gets a generator, which reads `QUESTIONS_AT_ONCE` questions at a time.
 
         Raises:

@@ -193,14 +193,6 @@ def test_forms_of_the_result(encoder):
     assert encoder.similarity(expected, expected).shape == (4, 4)
 
 
-def test_a_pool_of_processes(encoder):
-    pool = encoder.start_multi_process_pool(["cpu"])
-    try:
-        assert_near(encoder.encode(TEXTS * 9, pool=pool), encoder.encode(TEXTS * 9))
-    finally:
-        encoder.stop_multi_process_pool(pool)
-
-
 # --- batches, streams, coroutines --------------------------------------------------------------
 
 
@@ -328,12 +320,10 @@ def test_settings(save_stock):
     assert again.similarity_fn_name == "cosine"
 
 
-def test_the_model_card_and_the_tip_of_a_push_show_a_sentence_transformer(encoder, tmp_path):
+def test_the_model_card_shows_a_sentence_transformer(encoder, tmp_path):
     encoder.save(str(tmp_path), model_name="someone/a-model")
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert 'model = SentenceTransformer("someone/a-model")' in card
-    tip = encoder._push_to_hub_usage_tip("someone/a-model")
-    assert "import SentenceTransformer" in tip and "TextEncoder" not in tip
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8"])
@@ -389,6 +379,28 @@ def test_a_revision_from_a_cache(save_stock, tiny, tmp_path):
 # --- wrong input -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("method", ["encode", "encode_stream", "encode_async"])
+def test_wrong_arguments(encoder, method):
+    for options, message in (
+        ({"texts": ["a", 1]}, r"texts\[1\] is int|type: int"),
+        ({"texts": ["a", "\ud83d"]}, r"half a surrogate pair|TextEncodeInput"),
+        ({"prompt_name": "x"}, "Prompt name 'x' not found"),
+        ({"truncate_dim": 0}, "truncate_dim is 0"),
+        ({"unknown": 1}, "unknown"),
+    ):
+        given = {"texts": SHORT, **options}
+        with pytest.raises((ValueError, TypeError), match=message):
+            found = getattr(encoder, method)(given.pop("texts"), **given)
+            asyncio.run(found) if method == "encode_async" else list(found)
+
+
+@pytest.mark.parametrize("option", ["token_budget", "batch_size"])
+def test_sizes_below_one(encoder, option):
+    for method in (encoder.encode, encoder.encode_stream):
+        with pytest.raises(ValueError, match=option):
+            list(method(SHORT, **{option: 0}))
+
+
 def test_vectors_that_are_not_finite(tiny, tmp_path):
     folder = shutil.copytree(tiny, tmp_path / "large")
     weights = safetensors.torch.load_file(folder / "model.safetensors")
@@ -415,28 +427,3 @@ def test_vectors_that_are_not_finite(tiny, tmp_path):
 def test_wrong_arguments_of_loading(tiny, options, message):
     with pytest.raises(ValueError, match=message):
         TextEncoder.from_pretrained(tiny, **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"precision": "int4"}, "int4"),
-        ({"prompt_name": "x"}, "x"),
-        ({"token_budget": -1}, "token_budget is -1"),
-        ({"batch_size": 0}, "batch_size"),
-        ({"unknown": 1}, "unknown"),
-    ],
-)
-def test_wrong_arguments_of_encode(encoder, options, message):
-    with pytest.raises((ValueError, TypeError), match=message):
-        encoder.encode(SHORT, **options)
-
-
-def test_wrong_arguments_of_a_stream(encoder):
-    for options, message in (
-        ({"texts": "one text"}, "give an iterable of texts"),
-        ({"texts": SHORT, "token_budget": 0}, "token_budget is 0"),
-        ({"texts": SHORT, "prompt_name": "x"}, "x"),
-    ):
-        with pytest.raises((TypeError, ValueError), match=message):
-            encoder.encode_stream(**options)
