@@ -155,6 +155,10 @@ def compare(ours: Any, reference: Any, rng: random.Random, seed: int) -> None:
         gaps,
         {k: getattr(v, "shape", v) for k, v in batch.items()},
     )
+    if rng.random() < 0.2:
+        tuples = [model(**batch, return_dict=False) for model in (ours, reference)]
+        kinds = [[getattr(value, "shape", type(value)) for value in values] for values in tuples]
+        assert kinds[0] == kinds[1]
     if not has_gradient:
         return
     for model, output in ((ours, found), (reference, expected)):
