@@ -428,7 +428,7 @@ class BulkJob:
         """Creates the folder, with the settings of the job.
 
         Args:
-            settings: The result of `settings`.
+            settings: The job's `settings()`.
             anew: Replace the existing job.
         """
         if anew:

@@ -1,7 +1,4 @@
-"""Random models of every family, batches, calls and changes beside transformers' own, from a seed.
-
-As `test_differential.py` has it for BERT.
-"""
+"""Random models of every family, compared with transformers; see `test_differential.py`."""
 
 import copy
 import pickle
@@ -85,7 +82,7 @@ CHANGES = {
     "a layer more": lambda m, rng: layers_of(m).append(copy.deepcopy(layers_of(m)[0])),
     "train and back": lambda m, rng: m.train(not m.training).train(not m.training),
 }
-#: What gives another model that computes the same.
+#: Ways to copy a model.
 COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda m: pickle.loads(pickle.dumps(m))}
 
 

@@ -33,7 +33,7 @@ def save_pieces(folder):
         (folder / name).unlink()
 
 
-#: What is written besides vocab.txt: a function, tokenizer_config.json, fields of config.json.
+#: Additions to vocab.txt: a function, tokenizer_config.json, and fields of config.json.
 FOLDERS = {
     "named in tokenizer_config.json": (None, JAPANESE, {}),
     "named in config.json": (None, SETTINGS, NAMED),

@@ -66,7 +66,7 @@ def test_answers_of_transformers_4(registered, answering_folder, fixtures_dir):
 
 
 def test_other_classes_are_answered_on_padded_batches(registered, answering_folder, answerer):
-    """transformers' own BERT stands for all other classes."""
+    """Tested with transformers' own BERT."""
     stock = transformers.BertForQuestionAnswering.from_pretrained(answering_folder)
     tokenizer = BertTokenizer.from_pretrained(answering_folder)
     other = pipeline("question-answering", model=stock, tokenizer=tokenizer, device="cpu")

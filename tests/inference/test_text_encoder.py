@@ -120,7 +120,7 @@ def test_calls_give_what_stock_gives(pair, method, arguments, options):
         found, expected = (each(texts, *arguments, **options) for each in (ours, stock))
         assert type(found) is type(expected) and found[0].dtype == expected[0].dtype
         found, expected = (np.stack(list(each)).astype(float) for each in (found, expected))
-        if "precision" in options:  # a number may lie on the edge of a step
+        if "precision" in options:  # rounding may differ at the edge of a step
             assert (found != expected).mean() < 0.02
         else:
             np.testing.assert_allclose(found, expected, atol=TOLERANCE)

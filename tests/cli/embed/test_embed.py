@@ -87,8 +87,8 @@ ROWS = [
     ({"id": "a", "text": "nice"}, None),
     ({"id": "b", "text": None}, "nothing (null) for a text"),
     ({"id": "b", "text": "to"}, None),  # the only usable row with this id
-    ({"id": "a", "text": "meet"}, "line 4 of {} has the id 'a', which an earlier row has"),
-    ({"id": 7, "text": "you"}, "has 7 for an id; expected a text, as the first id is"),
+    ({"id": "a", "text": "meet"}, "line 4 of {} repeats the id 'a'"),
+    ({"id": 7, "text": "you"}, "has the id 7. Use a string, like the first id"),
     ({"text": "you"}, "no column 'id'"),
     ({"id": "", "text": "you"}, "line 7 of {} has no id"),
     ({"id": "h", "text": "huge"}, "line 8 of {}: a number of the vector is 1e+07"),
