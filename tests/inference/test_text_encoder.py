@@ -385,13 +385,17 @@ def test_wrong_arguments(encoder, method):
         ({"texts": ["a", 1]}, r"texts\[1\] is int|type: int"),
         ({"texts": ["a", "\ud83d"]}, r"half a surrogate pair|TextEncodeInput"),
         ({"prompt_name": "x"}, "Prompt name 'x' not found"),
-        ({"truncate_dim": 0}, "truncate_dim is 0"),
         ({"unknown": 1}, "unknown"),
     ):
         given = {"texts": SHORT, **options}
         with pytest.raises((ValueError, TypeError), match=message):
             found = getattr(encoder, method)(given.pop("texts"), **given)
             asyncio.run(found) if method == "encode_async" else list(found)
+
+
+def test_a_wrong_dimension_is_not_queued(encoder):
+    with pytest.raises(ValueError, match="truncate_dim is 0"):
+        asyncio.run(encoder.encode_async(SHORT, truncate_dim=0))
 
 
 @pytest.mark.parametrize("option", ["token_budget", "batch_size"])
