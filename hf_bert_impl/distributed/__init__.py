@@ -1,4 +1,4 @@
-"""Work on more texts than one process holds: on Ray, by shards, and with `datasets`."""
+"""Process texts on Ray, in shards and with `datasets`."""
 
 from hf_bert_impl.distributed.batch_tasks import (
     Answer,

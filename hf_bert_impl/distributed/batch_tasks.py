@@ -1,7 +1,7 @@
-"""What is computed of a batch of rows, as classes for Ray Data, `datasets` and the bulk engine.
+"""Callables that add a model's results to a batch, for Ray Data, `datasets` and jobs in parts.
 
-Ray Data's convention: the model is loaded where an object is made, and a call takes a batch of
-columns and gives the same columns and its own.
+They follow Ray Data's convention: the constructor loads the model, and a call takes a batch of
+columns and returns it with further columns.
 
     import ray
     from hf_bert_impl.distributed import EmbedTexts
@@ -9,11 +9,10 @@ columns and gives the same columns and its own.
     data = ray.data.read_parquet("texts")
     data = data.map_batches(EmbedTexts, fn_constructor_args=("my-bert",), concurrency=2)
 
-With `datasets` a batch is the same: `table.map(EmbedTexts("my-bert"), batched=True)`.
+With `datasets`: `table.map(EmbedTexts("my-bert"), batched=True)`.
 
-The rows of a batch are only how many come at once: the model gets as many of them as hold
-`token_budget` tokens, without padding. Each row's result has the same bits in any batch and in any
-number of processes, on the CPU and in the same precision.
+The model computes `token_budget` tokens at once, without padding, whatever the size of a batch. On
+the CPU and in one precision, a row's result has the same bits in any batch and any process.
 """
 
 from __future__ import annotations
@@ -37,34 +36,32 @@ from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.families.table import longest_sequence
 from hf_bert_impl.freed_memory import keep_freed_memory
 
-#: Columns by name, as long as each other: a dictionary of lists or arrays, a DataFrame of pandas,
-#: or a table of pyarrow.
+#: Columns of equal length: a dictionary of lists or arrays, a pandas DataFrame, or a pyarrow table.
 Batch = Any
 
 
 class BatchTask(abc.ABC):
     """A callable that adds columns to a batch.
 
-    A pickle holds the arguments and a digest of the model's files, and not the model, which is
-    loaded again where it arrives. So `datasets` finds what it computed before, and computes again
-    where the files have changed.
+    A pickle holds the arguments and a digest of the model's files. Unpickling loads the model
+    again. So the cache of `datasets` is valid until the files change.
 
     Args:
-        columns: Those that are read.
-        output_columns: Those that are added.
-        threads: What this process computes with. None takes the CPUs of the Ray actor that it is
-            in, one in a process of `multiprocessing` (`num_proc` of `datasets`), and elsewhere
-            changes nothing.
+        columns: Columns to read.
+        output_columns: Columns to add.
+        threads: Number of threads. None takes a Ray actor's CPUs, or one thread in a process of
+            `multiprocessing` (`num_proc` of `datasets`); other processes keep their setting.
 
-    All tasks take these too:
+    Subclasses also take:
         model: A folder or a hub id.
-        dtype: "float32", "bfloat16", "float16", "int8", "auto", or None for what the weights are
-            saved in.
-        token_budget: Most tokens that the model gets at once (`Answer` has its own).
+        dtype: "float32", "bfloat16", "float16", "int8", "auto", or None for the saved dtype.
+        batch_invariant: Whether a row has the same bits in any batch. Use False on a GPU, which
+            cannot guarantee it.
+        token_budget: Maximum number of tokens that the model computes at once.
     """
 
-    columns: tuple[str, ...]
-    output_columns: tuple[str, ...]
+    counter: Any
+    """The object that counts `tokens`."""
     _made_by: functools.partial[Any]
 
     def __init__(
@@ -72,7 +69,7 @@ class BatchTask(abc.ABC):
     ) -> None:
         self.columns, self.output_columns = columns, output_columns
         share = _threads_here()
-        if share is not None:  # a worker process, whose settings affect no other code
+        if share is not None:  # a process of our own, whose settings affect no other code
             keep_freed_memory()
         threads = share if threads is None else threads
         if threads is not None:
@@ -90,17 +87,19 @@ class BatchTask(abc.ABC):
         return _make_again, (made_by, weights_digest(model))
 
     def __call__(self, batch: Batch) -> Any:
-        """The columns of the batch and its results, as a dictionary; a table for one of pyarrow.
+        """Adds the results to a batch.
+
+        Returns:
+            A dictionary, or a pyarrow table for a pyarrow batch.
 
         Raises:
-            InputError: A column is missing, is a single row, or a row of it is no text.
+            InputError: A column is missing, is a single row, or holds anything but texts.
         """
         names = batch.keys() if hasattr(batch, "keys") else getattr(batch, "column_names", None)
         if names is None:
             raise InputError(
-                f"the batch is {one_line(repr(batch)):.40} ({type(batch).__name__}). Expected "
-                "columns by name: a dictionary, or a table of pandas or pyarrow. Leave "
-                "`input_columns` out, or make a dictionary of it."
+                f"The batch is {one_line(repr(batch)):.40} ({type(batch).__name__}). Use a "
+                "dictionary of columns, or a table of pandas or pyarrow (no `input_columns`)."
             )
         columns = {name: batch[name] for name in names}
         texts = [self._texts(columns, column) for column in self.columns]
@@ -109,54 +108,50 @@ class BatchTask(abc.ABC):
 
     @abc.abstractmethod
     def compute(self, *texts: list[str]) -> tuple[Any, ...]:
-        """From the texts of each of `columns` to the values of each of `output_columns`."""
+        """Computes the values of `output_columns` from the texts of `columns`."""
 
     def check(self, *texts: str) -> None:  # noqa: B027 -- most tasks take any text
-        """Raises ValueError if the texts of a row, one a column, cannot be computed."""
+        """Raises ValueError if the texts of a row, one per column, cannot be computed."""
 
     @property
-    @abc.abstractmethod
     def tokens(self) -> int:
-        """How many were computed so far."""
+        """Number of tokens computed so far."""
+        return int(self.counter.tokens)
 
     @property
     def precision(self) -> str | None:
-        """What the model computes in; None where it does not say."""
-        return None
+        """The precision of the model's computation; None if unknown."""
+        return getattr(self.counter, "precision", None)
 
     def _texts(self, batch: Mapping[str, Any], column: str) -> list[str]:
         if column not in batch:
             known = ", ".join(map(repr, batch)) or "none"
-            raise InputError(
-                f"there is no column {column!r}. Expected one of {known}. Name another."
-            )
+            raise InputError(f"There is no column {column!r}. The columns are {known}.")
         values = batch[column]
         is_single = isinstance(values, str | bytes | bytearray | Mapping)
         if is_single or not hasattr(values, "__getitem__") or getattr(values, "ndim", 1) == 0:
             shown = one_line(repr(values))
             raise InputError(
-                f"column {column!r} is {shown:.40} ({type(values).__name__}), a single row. "
-                "Expected a batch: a list or an array of texts. Call `datasets.map` with "
-                "batched=True, or map_batches in place of map in Ray Data."
+                f"Column {column!r} is {shown:.40} ({type(values).__name__}), a single row. Call "
+                "`datasets.map` with batched=True, or Ray Data's map_batches."
             )
         texts = column_values(values) if hasattr(values, "to_pylist") else list(values)
         for row, text in enumerate(texts):
             if not isinstance(text, str):
                 raise InputError(
-                    f"row {row} of column {column!r} of a batch is {text!r:.40}. Expected a text. "
-                    "Filter such rows out before, or run `hf-bert` with --engine ray, which sets "
-                    "them apart."
+                    f"Row {row} of column {column!r} is {text!r:.40}, not a str. Filter such rows "
+                    "out, or run `hf-bert` with --engine ray, which lists them and continues."
                 )
         return texts
 
 
 def _make_again(made_by: functools.partial[BatchTask], digest: str) -> BatchTask:
-    """A task out of a pickle; the digest is only there to be part of it."""
+    """Unpickles a task. The digest only distinguishes pickles."""
     return made_by()
 
 
 def _threads_here() -> int | None:
-    """The share of this process: that of a Ray actor, or of one among others; None if neither."""
+    """The threads of a worker process: a Ray actor's CPUs, or one; None in other processes."""
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
         context = ray.get_runtime_context()
@@ -164,22 +159,20 @@ def _threads_here() -> int | None:
             return max(1, int(context.get_assigned_resources().get("CPU", 1)))
     # `datasets` has a multiprocessing of its own.
     libraries = (sys.modules.get(name) for name in ("multiprocessing", "multiprocess"))
-    return 1 if any(it is not None and it.parent_process() for it in libraries) else None
+    return 1 if any(library and library.parent_process() for library in libraries) else None
 
 
 class EmbedTexts(BatchTask):
-    """The vectors of texts, (D,) float32 each.
+    """Adds the vector of each text, (D,) float32.
 
     Args:
-        model: As in `BatchTask`, and so are the arguments that are not named here.
+        model: As in `BatchTask`, like all arguments not listed here.
         column: The texts.
         output_column: Their vectors.
-        normalize: Make vectors of length 1.
-        prompt_name: Which of the model's prompts to put before each text.
-        prompt: The text to put before each text.
-        truncate_dim: How many numbers of a vector to keep.
-        batch_invariant: Give a text the same bits in any batch. False where a GPU computes, which
-            cannot keep that promise.
+        normalize: Scale vectors to length 1.
+        prompt_name: The name of a prompt of the model, which precedes each text.
+        prompt: The prompt itself.
+        truncate_dim: Keep the first numbers of each vector only.
         **options: Further arguments of `TextEncoder.from_pretrained`, such as `device`.
     """
 
@@ -201,7 +194,7 @@ class EmbedTexts(BatchTask):
         from hf_bert_impl.text_encoder import TextEncoder
 
         super().__init__(threads, (column,), (output_column,))
-        self.encoder = TextEncoder.from_pretrained(
+        self.encoder = self.counter = TextEncoder.from_pretrained(
             model, batch_invariant=batch_invariant, **options
         )
         self._encode = functools.partial(
@@ -213,24 +206,17 @@ class EmbedTexts(BatchTask):
             token_budget=token_budget,
         )
 
-    @property
-    def tokens(self) -> int:
-        return self.encoder.tokens
-
-    @property
-    def precision(self) -> str:
-        return self.encoder.precision
-
     def compute(self, *texts: list[str]) -> tuple[Any, ...]:
         return (self._encode(texts[0]),)
 
 
-class _Classifier(BatchTask):
-    """Loads a sequence classifier."""
+class _HeadTask(BatchTask):
+    """Loads a model with a head, as `model` and `tokenizer`."""
 
     def __init__(
         self,
         model: str,
+        head: str,
         columns: tuple[str, ...],
         output_columns: tuple[str, ...],
         *,
@@ -239,29 +225,32 @@ class _Classifier(BatchTask):
         token_budget: int | None = None,
         threads: int | None = None,
     ) -> None:
-        from hf_bert_impl.inference.classifier import TextClassifier
         from hf_bert_impl.inference.loading import budget_for
 
         super().__init__(threads, columns, output_columns)
-        bert, tokenizer = checkpoints.load_prepared(
-            model, "sequence-classification", dtype, batch_invariant
-        )
-        budget = budget_for(bert, token_budget, batch_invariant)
-        self.classifier = TextClassifier(bert, tokenizer, budget)
+        self.model, self.tokenizer = checkpoints.load_prepared(model, head, dtype, batch_invariant)
+        self.token_budget = budget_for(self.model, token_budget, batch_invariant) or TOKEN_BUDGET
 
-    @property
-    def tokens(self) -> int:
-        return self.classifier.tokens
+
+class _Classifier(_HeadTask):
+    """Loads a sequence classifier."""
+
+    def __init__(self, model: str, *columns: tuple[str, ...], **options: Any) -> None:
+        from hf_bert_impl.inference.classifier import TextClassifier
+
+        super().__init__(model, "sequence-classification", *columns, **options)
+        self.classifier = TextClassifier(self.model, self.tokenizer, self.token_budget)
+        self.counter = self.classifier
 
 
 class Classify(_Classifier):
-    """The most probable label of each text, with its probability.
+    """Adds the most probable label of each text, and its probability.
 
     Args:
-        model: A sequence classifier with two labels or more; all else as in `BatchTask`.
+        model: A sequence classifier with two labels or more.
         column: The texts.
         output_column: Their labels.
-        score_column: The probability of each of them.
+        score_column: The probabilities of these labels.
         **options: Further arguments of `BatchTask`.
     """
 
@@ -283,14 +272,15 @@ class Classify(_Classifier):
 
 
 class ScorePairs(_Classifier):
-    """The score of each pair, by a cross-encoder: its single logit, or the probability of it.
+    """Adds the score of each pair by a cross-encoder.
 
     Args:
         model: A sequence classifier with one label.
-        query_column: The first text of a pair.
-        column: The second one.
+        query_column: The first texts of the pairs.
+        column: The second texts.
         output_column: The scores, float32.
-        probabilities: Give the sigmoid of the logit, as sentence-transformers does by default.
+        probabilities: Score by the sigmoid of the logit, as sentence-transformers does by default,
+            and not by the logit.
         **options: Further arguments of `BatchTask`.
     """
 
@@ -309,8 +299,7 @@ class ScorePairs(_Classifier):
         count = len(self.classifier.labels)
         if count != 1:
             raise InputError(
-                f"{model} has {count} labels. Expected a cross-encoder, which has one. Use "
-                "`Classify`."
+                f"{model} has {count} labels; a cross-encoder has one. Use `Classify`."
             )
 
     def compute(self, *texts: list[str]) -> tuple[Any, ...]:
@@ -321,16 +310,16 @@ class ScorePairs(_Classifier):
 
 
 class Answer(BatchTask):
-    """The best answer to each question, with its score and where it stands in the context.
+    """Adds the best answer to each question, with its score and position in the context.
 
     Args:
-        model: A BERT that was fine-tuned for question answering.
+        model: A model fine-tuned for question answering.
         question_column: The questions.
-        context_column: The text that holds the answer to each.
+        context_column: Their contexts.
         output_columns: The answer, its probability, its first character and the one after its last.
-        dtype: As in `BatchTask`.
-        batch_invariant: As in `EmbedTexts`.
-        threads: As in `BatchTask`.
+        dtype: As in `BatchTask`, like `batch_invariant` and `threads`.
+        batch_invariant: As there.
+        threads: As there.
         **options: Further arguments of `QuestionAnsweringPipeline`, such as `max_answer_len`.
     """
 
@@ -349,41 +338,38 @@ class Answer(BatchTask):
         from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
 
         super().__init__(threads, (question_column, context_column), tuple(output_columns))
-        self.answering = QuestionAnsweringPipeline.from_pretrained(
+        self.answering = self.counter = QuestionAnsweringPipeline.from_pretrained(
             model, dtype=dtype, batch_invariant=batch_invariant, **options
         )
-
-    @property
-    def tokens(self) -> int:
-        return self.answering.tokens
 
     def check(self, *texts: str) -> None:
         for column, text in zip(self.columns, texts, strict=True):
             if not text.strip():
-                raise InputError(f"the {column} is empty. Expected a text. Give one.")
+                raise InputError(f"The {column} is empty. Add its text.")
 
     def compute(self, *texts: list[str]) -> tuple[Any, ...]:
         asked = [{"question": q, "context": c} for q, c in zip(*texts, strict=True)]
-        # An iterable gives an answer a question, also where there is one question alone.
-        found = list(self.answering(iter(asked), top_k=1))
-        columns = ([one[name] for one in found] for name in ("answer", "score", "start", "end"))
+        # A list of one question would return its answer without a list.
+        answers = list(self.answering(iter(asked), top_k=1))
+        columns = ([one[name] for one in answers] for name in ("answer", "score", "start", "end"))
         kinds: tuple[Any, ...] = (object, np.float64, np.int64, np.int64)
         return tuple(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True))
 
 
-class FillMask(BatchTask):
-    """The most probable tokens for each mask of each text, with their probabilities.
+class FillMask(_HeadTask):
+    """Adds the most probable tokens for each mask of each text, and their probabilities.
 
     Args:
-        model: A BERT with a masked-LM head.
-        column: The texts, each with the tokenizer's mask token in it.
-        output_columns: For each text the tokens and their probabilities, a list of `top_k` a mask.
-        top_k: How many tokens a mask.
-        dtype: As in `BatchTask`.
-        batch_invariant: As in `EmbedTexts`.
-        token_budget: As in `BatchTask`.
-        threads: As in `BatchTask`.
+        model: A model with a masked-LM head.
+        column: The texts, each with one mask token or more.
+        output_columns: The tokens and their probabilities: per text a list of masks, per mask a
+            list of `top_k` entries.
+        top_k: Number of tokens per mask.
+        **options: Further arguments of `BatchTask`.
     """
+
+    counter = None
+    tokens = 0
 
     def __init__(
         self,
@@ -392,25 +378,11 @@ class FillMask(BatchTask):
         output_columns: tuple[str, str] = ("tokens", "scores"),
         *,
         top_k: int = 5,
-        dtype: str | None = None,
-        batch_invariant: bool = True,
-        token_budget: int | None = None,
-        threads: int | None = None,
+        **options: Any,
     ) -> None:
-        from hf_bert_impl.inference.loading import budget_for
-
-        super().__init__(threads, (column,), tuple(output_columns))
         COUNT.check("top_k", top_k)
-        self.model, self.tokenizer = checkpoints.load_prepared(
-            model, "masked-lm", dtype, batch_invariant
-        )
-        self._top_k = min(top_k, self.model.config.vocab_size)
-        self._budget = budget_for(self.model, token_budget, batch_invariant) or TOKEN_BUDGET
-        self._tokens = 0
-
-    @property
-    def tokens(self) -> int:
-        return self._tokens
+        super().__init__(model, "masked-lm", (column,), tuple(output_columns), **options)
+        self._top_k = top_k
 
     def check(self, *texts: str) -> None:
         from hf_bert_impl.inference.masked_words import encode_masked
@@ -422,11 +394,11 @@ class FillMask(BatchTask):
 
         limit = longest_sequence(self.model.config)
         ids = [encode_masked(self.tokenizer, text, limit) for text in texts[0]]
-        found: list[Any] = []
-        for batch in cut_batches(ids, len, token_budget=self._budget):
-            self._tokens += sum(map(len, batch))
-            found += best_tokens(self.model, self.tokenizer, batch, self._top_k)
+        rows: list[Any] = []
+        for batch in cut_batches(ids, len, token_budget=self.token_budget):
+            self.tokens += sum(map(len, batch))
+            rows += best_tokens(self.model, self.tokenizer, batch, self._top_k)
         return tuple(
-            [[[best[name] for best in mask["predictions"]] for mask in masks] for masks in found]
+            [[[best[name] for best in mask["predictions"]] for mask in masks] for masks in rows]
             for name in ("token", "probability")
         )

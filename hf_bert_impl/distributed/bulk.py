@@ -1,4 +1,4 @@
-"""Runs a job in parts: here, as one of several shards, or on Ray."""
+"""Runs a job in parts: in this process, as one of several shards, or on Ray."""
 
 from __future__ import annotations
 
@@ -12,53 +12,41 @@ from typing import Any
 
 from hf_bert_impl.data.text_input import Record
 from hf_bert_impl.distributed.parts import BulkJob, Part
-from hf_bert_impl.errors import InputError, InputNote
+from hf_bert_impl.errors import InputError, InputNote, check_choice
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.lock import output_lock
 from hf_bert_impl.progress import text_progress
 
 ENGINES = ("local", "ray")
-#: With so many inputs for each shard, unequal ones even out.
-INPUTS_A_SHARD = 4
+#: With so many inputs per shard, shards take whole inputs.
+INPUTS_PER_SHARD = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
-    """Where the parts are made."""
+    """Where to compute parts."""
 
     name: str = "local"
     """One of `ENGINES`."""
     workers: int = 1
-    """Of Ray, at once."""
+    """Number of concurrent Ray workers."""
     address: str | None = None
-    """Of a running Ray cluster; None starts Ray on this machine."""
+    """The address of a Ray cluster; None starts Ray on this machine."""
     shard: tuple[int, int] | None = None
-    """(i, n): of n processes that share the work without knowing each other, the i-th from 0."""
+    """(i, n): this is the i-th, from 0, of n processes that share the job."""
 
     def check(self) -> None:
-        """Raises InputError if the fields do not fit each other, or Ray is not installed."""
+        """Raises InputError if fields contradict each other, or Ray is not installed."""
         index, count = self.shard or (0, 1)
         if not 0 <= index < count:
-            raise InputError(
-                f"shard is {index}/{count}. Expected i/n with i from 0 to n - 1. Mend it."
-            )
-        if self.name not in ENGINES:
-            raise InputError(
-                f"engine is {self.name!r}. Expected one of {', '.join(ENGINES)}. Name one."
-            )
+            raise InputError(f"shard is {index}/{count}. Use 0/{count} to {count - 1}/{count}.")
+        check_choice("engine", self.name, ENGINES)
         if self.name == "ray":
             require("ray", "ray", "the engine 'ray'")
-        if self.name == "ray" and self.shard:
-            raise InputError(
-                "a shard is named beside the engine 'ray'. Expected one of them. Leave the shard "
-                "out, since Ray shares the work itself."
-            )
-        if self.name == "local" and (self.workers != 1 or self.address is not None):
-            raise InputError(
-                "workers or an address are given without the engine 'ray'. Expected "
-                "`engine='ray'` beside them. Name it, or start several processes with a `shard` "
-                "each."
-            )
+            if self.shard:
+                raise InputError("Ray distributes the work by itself. Leave `shard` out.")
+        elif self.workers != 1 or self.address is not None:
+            raise InputError("`workers` and `address` need Ray. Add `engine='ray'`.")
 
 
 def run_job(
@@ -69,52 +57,49 @@ def run_job(
     overwrite: bool = False,
     progress: bool = False,
 ) -> dict[str, Any]:
-    """Makes the parts that are missing, and the manifest when all are there.
+    """Makes missing parts, and the manifest when all parts exist.
 
     Args:
-        job: What is to be done.
-        engine: Where.
-        resume: Check a finished output, and make the parts that are damaged. Shards always do. An
-            interrupted run of the same job is resumed without it.
-        overwrite: A finished output or another job's parts may be there; not for shards.
-        progress: Show a bar on standard error.
+        job: The job.
+        engine: Where to compute.
+        resume: Check a finished output and make its damaged parts again. Shards always do. An
+            interrupted run of the same job is always resumed.
+        overwrite: Replace a finished output or another job; not for shards.
+        progress: Show a progress bar on standard error.
 
     Returns:
-        A summary: `rows`, `rejected`, `tokens`, `seconds`, and so on; of this run, but for `parts`,
-        which are those of the inputs that it read, `resumed_from`, which are rows that were there,
-        and `complete`.
+        A summary of this run: `rows`, `rejected`, `tokens`, `seconds` and so on. Further, `parts`
+        counts all parts of the inputs that it read, `resumed_from` counts the rows of earlier runs,
+        and `complete` tells whether all parts exist.
 
     Raises:
-        InputError: The output is not this job's, an input cannot be read, another run is writing
-            the output, or the engine cannot do the work.
+        InputError: The output belongs to another job or run, an input cannot be read, or the engine
+            cannot compute the job.
     """
     engine.check()
     if engine.shard and overwrite:
         raise InputError(
-            "`overwrite` is given for a shard. Expected neither. Remove the folder before they "
-            "start."
+            "A shard cannot take `overwrite`. Remove the output folder, then start the shards."
         )
     if job.is_streamed and (engine.shard or engine.name != "local"):
-        raise InputError(
-            "the texts come from standard input. Expected a file or a folder. Write them to a file."
-        )
-    # Shards write side by side.
+        raise InputError("Standard input cannot be shared among processes. Save it to a file.")
+    # Shards write concurrently.
     with contextlib.nullcontext() if engine.shard else output_lock(job.output):
         return _run(job, engine, resume or bool(engine.shard), overwrite, progress)
 
 
 @dataclasses.dataclass
 class _Work:
-    """What is to be made."""
+    """The parts of this process."""
 
     cuts: dict[int, list[Part]]
-    """The parts of inputs; those of standard input as they come."""
+    """The parts of inputs; parts of standard input are added as they arrive."""
     missing: Iterable[tuple[Part, list[Record] | None]]
-    """Parts to make, with their rows if they are read already."""
+    """Parts to make, with their rows if already read."""
     total: int | None
-    """The rows of this process's parts; None if unknown."""
+    """Number of rows of all its parts; None if unknown."""
     resumed: int
-    """The rows of its parts that are there."""
+    """Number of rows of its existing parts."""
 
 
 def _run(
@@ -126,7 +111,7 @@ def _run(
     done = {"parts_made": 0, "rows": 0, "rejected": 0, "tokens": 0}
     with _started(engine):
         work = _stream(job) if job.is_streamed else _plan(job, engine, anew)
-        # A model that cannot be used is an error before anything is written or removed.
+        # An unusable model raises its error before anything is written or removed.
         task = job.task(**job.options) if engine.name == "local" and work.missing else None
         job.begin(settings, anew)
         job.store_cuts(work.cuts)
@@ -139,13 +124,13 @@ def _run(
                     done["tokens"] += entry["tokens"]
                     advance(entry["rows"], tokens=entry["tokens"])
         finally:
-            # Others may be writing, if there are any.
+            # Ray's workers and other shards may still write.
             if engine.name == "local" and not engine.shard and not job.has_entries():
                 job.discard()
         job.store_cuts(work.cuts)
     manifest = job.finish()
     if manifest is not None and manifest["rejected"]:
-        note = f"{manifest['rejected']:,} row(s) are set apart, with the reasons in {job.rejects}"
+        note = f"{manifest['rejected']:,} row(s) were rejected; the reasons are in {job.rejects}"
         warnings.warn(note, InputNote, stacklevel=3)
     seconds = time.perf_counter() - begin
     return {
@@ -164,16 +149,15 @@ def _run(
 
 
 def _plan(job: BulkJob, engine: Engine, anew: bool) -> _Work:
-    """Reads the inputs, unless an earlier run did, and finds the parts that are missing."""
+    """Finds the missing parts. Inputs are read unless an earlier run has stored their parts."""
     index, count = engine.shard or (0, 1)
-    # With many inputs a shard takes whole ones, and reads no other.
-    whole_inputs = count > 1 and len(job.inputs) >= INPUTS_A_SHARD * count
+    whole_inputs = count > 1 and len(job.inputs) >= INPUTS_PER_SHARD * count
     files = range(len(job.inputs))[index if whole_inputs else 0 :: count if whole_inputs else 1]
     cuts = _cut(job, files, not anew, engine)
     parts = list(itertools.chain.from_iterable(cuts.values()))
     if not parts and not whole_inputs:
         named = ", ".join(job.inputs[file] for file in files[:3])
-        raise InputError(f"{named} has no rows. Expected texts. Name another file.")
+        raise InputError(f"{named} has no rows. Use a file with texts.")
     own = parts if whole_inputs else parts[index::count]
     missing = own if anew else [part for part in own if job.entry(part) is None]
     total = sum(part.rows for part in own)
@@ -182,11 +166,11 @@ def _plan(job: BulkJob, engine: Engine, anew: bool) -> _Work:
 
 
 def _stream(job: BulkJob) -> _Work:
-    """The parts of standard input, of which the first is read at once: wrong input shows early."""
+    """The parts of standard input. The first one is read at once, to detect wrong input early."""
     read = job.read(0)
     first = next(read, None)
     if first is None:
-        raise InputError("standard input is empty. Expected texts. Write some to it.")
+        raise InputError("Standard input is empty. Pipe texts into it.")
 
     def missing() -> Iterator[tuple[Part, list[Record] | None]]:
         for part, records in itertools.chain([first], read):
@@ -201,7 +185,7 @@ def _stream(job: BulkJob) -> _Work:
 
 
 def _started(engine: Engine) -> contextlib.AbstractContextManager[Any]:
-    """Ray runs inside, if it is the engine: it starts once."""
+    """Starts Ray once for the whole job, if it is the engine."""
     if engine.name != "ray":
         return contextlib.nullcontext()
     from hf_bert_impl.distributed.on_ray import connected
@@ -210,7 +194,7 @@ def _started(engine: Engine) -> contextlib.AbstractContextManager[Any]:
 
 
 def _cut(job: BulkJob, files: Sequence[int], stored: bool, engine: Engine) -> dict[int, list[Part]]:
-    """The parts of inputs; on Ray the inputs are read side by side."""
+    """The parts of inputs; Ray reads inputs concurrently."""
     if engine.name == "ray" and len(files) > 1:
         from hf_bert_impl.distributed.on_ray import cut_inputs
 

@@ -1,4 +1,4 @@
-"""What tells whether files are the same."""
+"""Digests of files and models."""
 
 import hashlib
 from pathlib import Path
@@ -7,10 +7,10 @@ from hf_bert_impl import checkpoints
 
 
 def weights_digest(model: str) -> str:
-    """What tells whether a model's files are the same: a digest of them, or the hub's commit."""
+    """A digest of a model's files, or the commit of a hub id."""
     folder = Path(model).expanduser()
-    if not (folder / "modules.json").is_file():  # BERT may be in a folder below that one
-        checkpoints.open_checkpoint(model, any_family=True)  # which says what is wrong with it
+    if not (folder / "modules.json").is_file():  # which may have BERT in a folder below
+        checkpoints.open_checkpoint(model, any_family=True)  # raises the error of a wrong folder
     if not folder.is_dir():
         from transformers.utils import cached_file
         from transformers.utils.hub import extract_commit_hash

@@ -1,4 +1,4 @@
-"""The inputs of a job in parts: which files they are, and which of their rows can be used."""
+"""The inputs of a job in parts: their files and the checks of their rows."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.json_files import check_text
 from hf_bert_impl.files.text import check_text_file
 
-#: Most characters of a text; a longer one is set apart, as it is hardly one.
+#: Maximum number of characters of a text; a longer row is rejected.
 LONGEST_TEXT = 1_000_000
-#: Endings of the files that are read in a folder.
+#: Endings of files to read in a folder.
 SUFFIXES = tuple(ending for ending, form in FORMS.items() if form != "conll")
 STANDARD_INPUT = "-"
 
@@ -28,14 +28,14 @@ class Row:
     place: str
     id: Any
     texts: list[Any]
-    """What should be texts; the error of a record that cannot be read is one of them."""
+    """One value per column: a text, a wrong value, or the error of an unreadable record."""
 
 
 def find_inputs(source: str) -> tuple[str, ...]:
-    """A file, the folder of a data set, standard input, or the files in and below a folder, sorted.
+    """Lists a file, a data set's folder, standard input, or all files of a folder, sorted.
 
     Raises:
-        InputError: There is no such file, or the folder has none that can be read.
+        InputError: The file is missing, or the folder has no file of a supported format.
     """
     if source == STANDARD_INPUT:
         return (source,)
@@ -44,54 +44,37 @@ def find_inputs(source: str) -> tuple[str, ...]:
         check_text_file(path, "a file of texts, a folder of such files, or -")
     if not is_folder_of_files(source):
         return (os.path.abspath(path),)
-    found = []
+    files = []
     for file in sorted(path.rglob("*")):
         hidden = any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
         if file.is_file() and endings(file)[0] in SUFFIXES and not hidden:
-            found.append(os.path.abspath(file))
-    if not found:
-        raise InputError(
-            f"{source} has no files of texts. Expected files ending in {', '.join(SUFFIXES)}. "
-            "Name one."
-        )
-    return tuple(found)
+            files.append(os.path.abspath(file))
+    if not files:
+        raise InputError(f"{source} has no files ending in {', '.join(SUFFIXES)}. Add one.")
+    return tuple(files)
 
 
 def is_folder_of_files(source: str) -> bool:
-    """Whether it is a folder, and not one that `datasets` wrote."""
+    """Whether the source is a folder, but not one that `datasets` wrote."""
     path = Path(source).expanduser()
     return source != "-" and path.is_dir() and not is_dataset(path)
 
 
-def problem_of(row: Row, id_type: str) -> ValueError | None:
-    """Why a row cannot be used, as far as one can see."""
-    try:
-        _check(row, id_type)
-    except ValueError as error:
-        return error
-    return None
-
-
-def _check(row: Row, id_type: str) -> None:
-    """Raises ValueError if a row has no texts that can be computed, or no id of the right type."""
+def check_row(row: Row, id_type: str) -> None:
+    """Raises ValueError if a text or the id of a row is missing, damaged or of a wrong type."""
     for text in row.texts:
         if isinstance(text, ValueError):
             raise text
         check_record_text(row.place, text)
         if len(text) > LONGEST_TEXT:
-            raise InputError(
-                f"{row.place} has a text of {len(text):,} characters. Expected at most "
-                f"{LONGEST_TEXT:,}. Cut it into several."
-            )
-    expected = "a text" if id_type == "str" else "a whole number of 64 bits"
+            length = f"{row.place} has {len(text):,} characters"
+            raise InputError(f"{length}. The limit is {LONGEST_TEXT:,}. Split the text.")
     if row.id is None or row.id == "":
-        raise InputError(
-            f"{row.place} has no id. Expected {expected}. Add it, or leave `id_column` out."
-        )
+        raise InputError(f"{row.place} has no id. Add one, or leave `id_column` out.")
     if type(row.id).__name__ != id_type or (id_type == "int" and not -(2**63) <= row.id < 2**63):
+        expected = "a string" if id_type == "str" else "an integer of 64 bits"
         raise InputError(
-            f"{row.place} has {row.id!r:.40} for an id. Expected {expected}, as the first id is. "
-            "Mend it."
+            f"{row.place} has the id {row.id!r:.40}. Use {expected}, like the first id."
         )
     if id_type == "str":
         check_text(row.id, f"the id in {row.place}")

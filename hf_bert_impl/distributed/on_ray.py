@@ -1,7 +1,7 @@
-"""The parts of a job as tasks of Ray, which gives them to another worker where one dies.
+"""Computes the parts of a job as Ray tasks, which Ray retries when a worker dies.
 
-A task is a part: workers read and write by themselves, so the driver holds no text and no vector.
-Inputs, output and model have to be where every node finds them.
+Workers read and write files themselves, so the driver holds no texts or vectors. All nodes need the
+inputs, the output and the model under the same paths.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from hf_bert_impl.distributed.parts import BulkJob, Part
 from hf_bert_impl.errors import InputError, InputNote
 from hf_bert_impl.extras import require, set_up_ray
 
-#: So long no node may have room for a worker before the job ends.
+#: The job ends after no node has had enough CPUs for a worker for this time.
 STARVED_SECONDS = 60.0
-#: How often that is looked at.
+#: How often to check the nodes.
 LOOK_SECONDS = 5.0
-#: How often a part is tried again whose worker died; it may be the part that kills it.
+#: Retries of a part whose worker died; the part itself may be the cause.
 RETRIES = 5
 CONNECT_SECONDS = 10.0
-#: The tasks that this process has loaded a model for: Ray keeps a worker's process.
+#: The loaded tasks of a worker process, which Ray reuses.
 _loaded: dict[bytes, BatchTask] = {}
 
 
 def _make_part(job: BulkJob, part: Part) -> dict[str, Any]:
-    """Makes a part in a worker; one that another worker made before it died is left."""
+    """Makes a part in a worker, unless a worker completed it before it died."""
     key = pickle.dumps((job.task, job.options))
     if key not in _loaded:
         _loaded[key] = job.task(**job.options)
@@ -40,56 +40,55 @@ def _make_part(job: BulkJob, part: Part) -> dict[str, Any]:
 
 
 def _cut_input(job: BulkJob, file: int, stored: bool) -> tuple[list[Part], list[str]]:
-    """Reads an input in a worker; what is to be said of it goes to the driver."""
+    """Reads an input in a worker; returns its parts, and its notes for the driver."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", InputNote)
         parts = job.cut(file, stored)
-    return parts, [str(it.message) for it in caught if it.category is InputNote]
+    return parts, [str(note.message) for note in caught if note.category is InputNote]
 
 
 def cut_inputs(
     job: BulkJob, files: Iterable[int], stored: bool, workers: int
 ) -> Iterator[tuple[int, list[Part]]]:
-    """The parts of inputs, in any order, each with the number of its input.
+    """The parts of inputs, each with the index of its input, in any order.
 
     Args:
-        job: Whose inputs.
-        files: Numbers of inputs.
-        stored: As of `BulkJob.cut`.
-        workers: Most that read at once.
+        job: The job.
+        files: Indices of inputs.
+        stored: As in `BulkJob.cut`.
+        workers: Maximum number of concurrent workers.
 
     Raises:
-        InputError: As `BulkJob.cut`, or no node has room for a worker.
+        InputError: As `BulkJob.cut`; or no node has enough CPUs for a worker.
     """
     with connected(None) as ray:
         todo = [(file, stored) for file in files]
-        for (file, _), found in _results(ray, _cut_input, job, todo, workers, 1):
-            if isinstance(found, Exception):
+        for (file, _), result in _results(ray, _cut_input, job, todo, workers, 1):
+            if isinstance(result, Exception):
                 raise InputError(
-                    f"workers died {RETRIES + 1} times that read {job.inputs[file]}. Expected an "
-                    "input that workers can read. Look whether it can be read, and whether there "
-                    "is memory."
+                    f"Workers died {RETRIES + 1} times while reading {job.inputs[file]}. Check "
+                    "that the file is intact and that the nodes have free memory."
                 )
-            parts, notes = found
+            parts, notes = result
             for note in notes:
                 warnings.warn(note, InputNote, stacklevel=2)
             yield file, parts
 
 
 def make_parts(job: BulkJob, parts: list[Part], workers: int) -> Iterator[dict[str, Any]]:
-    """Makes parts in any order, by the Ray that is connected.
+    """Makes parts in any order.
 
     Args:
-        job: What they are of.
+        job: The job.
         parts: One or more.
-        workers: Most that work at once. Fewer do where there is no room for all.
+        workers: Maximum number of concurrent workers.
 
     Yields:
         The entry of each part.
 
     Raises:
-        InputError: No node has room for a worker, or a part killed its workers; the others are
-            made then.
+        InputError: No node has enough CPUs for a worker. Or the workers of a part died; all other
+            parts are made first.
     """
     killed = []
     with connected(None) as ray:
@@ -102,9 +101,9 @@ def make_parts(job: BulkJob, parts: list[Part], workers: int) -> Iterator[dict[s
                 yield entry
     if killed:
         raise InputError(
-            f"the workers of {', '.join(killed[:3])} died {RETRIES + 1} times (memory, mostly). "
-            "Expected room for the longest texts of a part. Give a smaller `part_size` or "
-            "`token_budget`, or fewer `workers`; all other parts are made."
+            f"The workers of {', '.join(killed[:3])} died {RETRIES + 1} times, probably for lack "
+            "of memory. All other parts are complete. Run it again with a smaller `part_size` or "
+            "`token_budget`, or with fewer `workers`."
         )
 
 
@@ -116,13 +115,13 @@ def _results(
     workers: int,
     cpus: int,
 ) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Calls a function in workers, some at once, with the job and each of `calls`.
+    """Calls a function in workers, with the job and each of `calls`.
 
     Yields:
-        A call and its result, as they come, or the exception where its workers died.
+        A call and its result, in order of completion; or the exception if its workers died.
 
     Raises:
-        InputError: The function raised it, or no node has room for a worker.
+        InputError: The function raised it, or no node has enough CPUs for a worker.
     """
     remote = ray.remote(num_cpus=cpus, max_retries=RETRIES)(function)
     shared = ray.put(job)
@@ -136,7 +135,7 @@ def _results(
             return
         done, _ = ray.wait(list(working), timeout=LOOK_SECONDS)
         if not done:
-            seen = _check_room(ray, cpus, seen)
+            seen = _check_nodes(ray, cpus, seen)
             continue
         seen = time.monotonic()
         call = working.pop(done[0])
@@ -149,14 +148,14 @@ def _results(
 
 
 def cpus_of_worker(nodes: list[dict[str, float]], workers: int) -> int:
-    """How many CPUs a worker asks for, which is how many threads it has.
+    """The CPUs of a worker, which are also its threads.
 
     Args:
         nodes: The resources of each living node.
-        workers: How many are to work at once.
+        workers: Number of concurrent workers.
 
     Returns:
-        As many as let all work at once, at least 1, and no more than a node has.
+        The largest number with which all workers fit the nodes; at least 1.
     """
     counts = [int(node.get("CPU", 0)) for node in nodes]
     most = max(1, sum(counts) // workers)
@@ -165,17 +164,16 @@ def cpus_of_worker(nodes: list[dict[str, float]], workers: int) -> int:
     return most
 
 
-def _check_room(ray: Any, cpus: int, seen: float) -> float:
-    """When a node with room for a worker was last seen; too long ago is an InputError."""
+def _check_nodes(ray: Any, cpus: int, seen: float) -> float:
+    """The time of the last node with enough CPUs; raises InputError after `STARVED_SECONDS`."""
     largest = max((node["Resources"].get("CPU", 0) for node in _nodes(ray)), default=0)
     if largest >= cpus:
         return time.monotonic()
     if time.monotonic() - seen > STARVED_SECONDS:
         raise InputError(
-            f"nothing was done for {STARVED_SECONDS:.0f} s: a worker needs {cpus} CPUs, and the "
-            f"largest node of the cluster has {largest:g}. Expected a node with room for a "
-            "worker. Add one, or ask for more `workers`, which are then smaller; what is done is "
-            "kept."
+            f"A worker needs {cpus} CPUs, but for {STARVED_SECONDS:.0f} s the largest node has had "
+            f"{largest:g}. Add a node, or use more `workers`, which get fewer CPUs each. Completed "
+            "parts are kept."
         )
     return seen
 
@@ -186,14 +184,13 @@ def _nodes(ray: Any) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def connected(address: str | None) -> Iterator[Any]:
-    """Ray, started or reached; it is left as it was found.
+    """Connects to Ray, and disconnects at the end unless Ray was connected before.
 
     Args:
-        address: Of a cluster; None takes the one that is connected, or starts Ray here and stops
-            it again.
+        address: The address of a cluster. None takes a connected one, or starts Ray here.
 
     Raises:
-        InputError: There is no cluster at the address.
+        InputError: The address has no cluster.
     """
     set_up_ray()
     ray = require("ray", "ray", "the engine 'ray'")
@@ -210,9 +207,9 @@ def connected(address: str | None) -> Iterator[Any]:
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"Ray cannot be reached at {address!r} ({str(error).partition('.')[0]:.200}). "
-            "Expected the address of a running cluster, such as 10.0.0.1:6379 or auto. Start one "
-            "with `ray start --head`, or leave the address out."
+            f"Ray cannot be reached at {address!r} ({str(error).partition('.')[0]:.200}). Use an "
+            "address such as 10.0.0.1:6379, start a cluster with `ray start --head`, or leave "
+            "`address` out."
         ) from error
     try:
         yield ray
@@ -221,7 +218,7 @@ def connected(address: str | None) -> Iterator[Any]:
 
 
 def _check_address(address: str | None) -> None:
-    """Raises OSError if nobody listens there: Ray itself would try for minutes."""
+    """Raises OSError if the address refuses connections: Ray itself would retry for minutes."""
     host, _, port = (address or "").rpartition(":")
     if port.isdecimal() and "/" not in host:
         socket.create_connection((host, int(port)), CONNECT_SECONDS).close()

@@ -1,25 +1,24 @@
-"""The one writer of bulk work: a range of rows becomes a part, which is complete or not there.
+"""Jobs in parts: each part is a range of rows, and is either complete or missing.
 
-The parts lie in a folder, which is the output, or stands beside an output that is one file:
+Files of the folder of parts, which is the output, or is next to an output of one file:
 
-- `part-FFFFF-PPPPP.parquet`: part P of input F, with the columns `id` (`file` beside it where there
-  are several inputs) and those that were computed. For a .npy the parts are .npy too;
-- `_parts/part-FFFFF-PPPPP.json`: written after its part, with its size and digest, and the rows
-  that were set apart. A part counts when this is there and its file is as it says;
-- `_cuts/FFFFF.json`: where the parts of an input begin, so that it is read once to find them;
-- `_job.json`: what must be the same for another process to go on with the work, or to share it;
-- `manifest.json` and `rejects.jsonl`: made when all parts are there, out of the files above.
+- `part-FFFFF-PPPPP.parquet`: part P of input F. Its columns are `id`, `file` if there are several
+  inputs, and the results. For a .npy output the parts are .npy files.
+- `_parts/part-FFFFF-PPPPP.json`: the entry of a part, written after it: its size, its digest and
+  its rejected rows. A part without an entry, or with another digest, is missing.
+- `_cuts/FFFFF.json`: where the parts of an input begin, so that it is scanned once.
+- `_job.json`: the settings that must match to resume or share the job.
+- `manifest.json` and `rejects.jsonl`: written from the entries when all parts exist.
 
-A single file is made of the parts at the end, and their folder is removed.
+At the end, the parts of a one-file output are joined and their folder is removed.
 
-Where a part begins and ends depends on the inputs and `part_rows` alone, and each is made by
-itself. So it does not matter which process makes which part, how often, or in what order. All names
-are on a disk that every process sees. Standard input cannot be read twice: its parts are cut and
-made as they come, and one that an earlier run made counts if a digest of its rows is the same.
+Parts depend only on the inputs and `part_rows`, and each is computed alone. So any process may make
+any part, in any order. All processes need the same disk. Standard input can be read only once, so
+its parts are made as they arrive. Parts of an earlier run count if the digests of their rows match.
 
-One policy holds for rows that cannot be used: they are set apart, with the reason. Such a row has
-no text or one that cannot be computed, no id, an id of another type than the first one, or the id
-of an earlier row of its input. In a .npy, whose rows have no ids, its row is NaN.
+Unusable rows are rejected, with the reason. Their text is missing or cannot be computed. Or their
+id is missing, repeated within the input, or of another type than the first id. In a .npy, which has
+no ids, such a row is NaN.
 """
 
 from __future__ import annotations
@@ -50,15 +49,15 @@ from hf_bert_impl.data.text_input import (
 from hf_bert_impl.data.vector_table import as_stored, join_files, write_columns
 from hf_bert_impl.distributed.batch_tasks import BatchTask
 from hf_bert_impl.distributed.digests import file_digest, weights_digest
-from hf_bert_impl.distributed.inputs import STANDARD_INPUT, Row, problem_of
+from hf_bert_impl.distributed.inputs import STANDARD_INPUT, Row, check_row
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.files.atomic import atomic_file, sync
 from hf_bert_impl.files.json_files import read_json, to_json, write_json
 from hf_bert_impl.files.text import escaped
 from hf_bert_impl.finite import NotFinite
 
-#: Rows of a part in a folder of parts, and of one that is joined into a single file. The latter is
-#: what a killed command loses at most.
+#: Rows per part, for an output of parts and for an output of one file. An interruption loses one
+#: part at most.
 PART_ROWS, FILE_PART_ROWS = 10_000, 2_000
 JOB, MANIFEST, REJECTS = "_job.json", "manifest.json", "rejects.jsonl"
 ENTRIES, CUTS = "_parts", "_cuts"
@@ -67,31 +66,31 @@ FORMAT = 2
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Some rows of an input."""
+    """A range of rows of an input."""
 
     file: int
-    """The number of the input."""
+    """The index of the input."""
     number: int
-    """Of the part among those of its input."""
+    """The index of the part within its input."""
     start: Start
-    """What lies before it."""
+    """Where the part begins."""
     rows: int
     id_type: str
-    """"int" or "str": a column has one type, in all parts."""
+    """"int" or "str", the same in all parts."""
     repeated: tuple[int, ...]
     """The numbers of rows with the id of an earlier row of the input."""
     digest: str
-    """What tells whether standard input has the same rows again; empty for a file."""
+    """The digest of its rows, for standard input; empty for a file."""
 
     @property
     def name(self) -> str:
-        """Of its files, without an ending."""
+        """The name of its files, without an ending."""
         return f"part-{self.file:05}-{self.number:05}"
 
 
 @dataclasses.dataclass(frozen=True)
 class BulkJob:
-    """What is computed of which texts, and where to. It can be pickled."""
+    """A task, its inputs and its output. It can be pickled."""
 
     inputs: tuple[str, ...]
     output: Path
@@ -99,49 +98,46 @@ class BulkJob:
     options: dict[str, Any]
     """The arguments of `task`."""
     columns: Wanted
-    """Of the inputs, in the order of the task's own."""
+    """Columns of the inputs, in the order of the task's columns."""
     id_column: str | None = None
     part_rows: int = PART_ROWS
     precision: str = "float32"
-    """What vectors are stored as."""
+    """The dtype of stored vectors."""
     is_file: bool = False
-    """Whether the parts are joined into one file, a .npy or .parquet."""
+    """Whether the output is one file, a .npy or .parquet."""
 
     @property
     def folder(self) -> Path:
-        """Where the parts lie."""
+        """The folder of the parts."""
         return self.output.with_name(f"{self.output.name}.parts") if self.is_file else self.output
 
     @property
     def rejects(self) -> Path:
-        """Where the rows are that were set apart."""
-        named = self.output.with_name(f"{self.output.name}.{REJECTS}")
-        return named if self.is_file else self.folder / REJECTS
+        """The file of the rejected rows."""
+        if self.is_file:
+            return self.output.with_name(f"{self.output.name}.{REJECTS}")
+        return self.folder / REJECTS
 
     @property
     def is_streamed(self) -> bool:
-        """Whether the input is standard input, which is read once, as the parts are made."""
+        """Whether the input is standard input."""
         return self.inputs == (STANDARD_INPUT,)
 
     def cut(self, file: int, stored: bool) -> list[Part]:
         """The parts of an input, in order.
 
         Args:
-            file: The number of the input. It is read, and nothing is kept of it.
-            stored: Take what an earlier process of the same job has found, if it is there.
+            file: The index of the input.
+            stored: Use the stored result of an earlier process of the same job, if any.
 
         Raises:
-            InputError: The input cannot be read, or no row of its first part.
+            InputError: The input cannot be read, or all rows of its first part are unusable.
         """
         known = self._stored_cut(file) if stored else None
         return [part for part, _ in self.read(file)] if known is None else known
 
     def read(self, file: int) -> Iterator[tuple[Part, list[Record]]]:
-        """The parts of an input with their records, in order.
-
-        Raises:
-            InputError: As of `cut`.
-        """
+        """The parts of an input with their records, in order; raises as `cut`."""
         has_ids = self.id_column is not None
         known = contextlib.closing(RowIds()) if has_ids else contextlib.nullcontext()
         with self._open(file) as source, known as ids:
@@ -160,21 +156,23 @@ class BulkJob:
                 yield Part(file, number, start, len(records), id_type, repeated, digest), records
 
     def _usable(self, first: int, records: list[Record], id_type: str, needed: bool) -> list[Row]:
-        """The rows that can be used, as far as one can see; if one is needed, there is one."""
-        rows = self._rows(first, records)
-        problems = [problem_of(row, id_type) for row in rows]
-        if needed and problems[0] is not None and all(problems):
-            raise problems[0]  # no row has such a column, say
-        return [row for row, problem in zip(rows, problems, strict=True) if problem is None]
+        """The rows without a visible problem; raises the first problem if one row is needed."""
+        usable, problems = [], []
+        for row in self._rows(first, records):
+            try:
+                check_row(row, id_type)
+                usable.append(row)
+            except ValueError as error:
+                problems.append(error)
+        if needed and not usable:
+            raise problems[0]  # e.g. the column is missing
+        return usable
 
     def _open(self, file: int, start: Start | None = None) -> RecordInput:
         return RecordInput(self.inputs[file], self.columns, self.id_column, start)
 
     def _id_type(self, file: int, records: list[Record]) -> str:
-        """That of the first id of the first input, of which these are the first records if it is 0.
-
-        Without a column of ids they are the numbers of the rows.
-        """
+        """The type of the job's first id. Without `id_column` the row numbers are the ids."""
         if self.id_column is None:
             return "int"
         if file:
@@ -191,13 +189,13 @@ class BulkJob:
         return rows
 
     def settings(self) -> dict[str, Any]:
-        """What another process has to have the same."""
+        """Settings that must match to resume or share the job."""
         inputs = []
         for name in self.inputs:
             status = None if name == STANDARD_INPUT else os.stat(name)
-            inputs.append([name, *(() if status is None else (status.st_size, status.st_mtime_ns))])
-        options = {key: self.options[key] for key in sorted(self.options)}
-        if options.get("batch_invariant", True):  # another one changes no bit, and may fit memory
+            inputs.append([name, *((status.st_size, status.st_mtime_ns) if status else ())])
+        options = dict(sorted(self.options.items()))
+        if options.get("batch_invariant", True):  # then it changes no result
             options.pop("token_budget", None)
         return {
             "format": FORMAT,
@@ -215,12 +213,12 @@ class BulkJob:
     def make(
         self, part: Part, task: BatchTask, records: list[Record] | None = None
     ) -> dict[str, Any]:
-        """Computes a part, writes it, and then its entry, which is returned.
+        """Computes and writes a part, then its entry, which it returns.
 
         Args:
             part: The part.
-            task: What computes it.
-            records: Its rows, if they are read already.
+            task: The loaded task.
+            records: The rows of the part, if already read.
         """
         begin, tokens = time.perf_counter(), task.tokens
         rows, rejects = self._sorted_out(part, task, records or self._records(part))
@@ -235,9 +233,9 @@ class BulkJob:
             else:
                 ids += [row.id for row in some]
                 pieces.append(results)
-        of_rows = [it for it in failed if isinstance(it, ValueError) and type(it) is not NotFinite]
-        if len(failed) > 1 and not ids and not of_rows:
-            raise failed[0]  # the fault is hardly in the rows
+        blames_row = any(isinstance(e, ValueError) and type(e) is not NotFinite for e in failed)
+        if len(failed) > 1 and not ids and not blames_row:
+            raise failed[0]  # the model fails, rather than each row
         rejects.sort(key=lambda reject: reject["row"])
         results = _joined(pieces or [self._results(task, [])])
         with atomic_file(self._file(part.name)) as fresh:
@@ -246,7 +244,6 @@ class BulkJob:
         entry = {
             "part": part.name,
             "file": escaped(self.inputs[part.file]),
-            "first_row": part.start.rows,
             "rows": part.rows,
             "rows_sha256": part.digest,
             "written": len(ids),
@@ -266,36 +263,32 @@ class BulkJob:
             records = list(itertools.islice(source.records, part.rows))
         if len(records) != part.rows:
             raise InputError(
-                f"{source.name} has fewer rows than when the work began. Expected the same file. "
-                "Restore."
+                f"{source.name} has fewer rows than when the job began. Restore the file."
             )
         return records
 
     def _sorted_out(
         self, part: Part, task: BatchTask, records: list[Record]
     ) -> tuple[list[Row], list[dict[str, Any]]]:
-        """Rows to compute, and entries of rows that are rejected before computing."""
+        """Separates the rows to compute from rejected ones."""
         rows, rejects, repeated = [], [], set(part.repeated)
         for row in self._rows(part.start.rows, records):
-            problem = problem_of(row, part.id_type)
-            if row.number in repeated:
-                problem = InputError(
-                    f"{row.place} has the id {row.id!r:.60}, which an earlier row has. Expected "
-                    "another id in each row. Mend it, or leave `id_column` out."
-                )
             try:
-                if problem is None:
-                    task.check(*row.texts)
+                check_row(row, part.id_type)
+                if row.number in repeated:
+                    raise InputError(
+                        f"{row.place} repeats the id {row.id!r:.60}. Make ids unique, or leave "
+                        "`id_column` out."
+                    )
+                task.check(*row.texts)
             except ValueError as error:
-                problem = error
-            if problem is None:
-                rows.append(row)
+                rejects.append(self._reject(part, row, error))
             else:
-                rejects.append(self._reject(part, row, problem))
+                rows.append(row)
         return rows, rejects
 
     def _write(self, file: Path, part: Part, ids: list[Any], results: dict[str, Any]) -> None:
-        """Writes a part: its columns, or for a .npy a vector for each row of the input."""
+        """Writes a part: its columns, or for a .npy one vector per row of the input."""
         if file.suffix == ".npy":
             (vectors,) = results.values()  # (ids, D)
             whole = np.full((part.rows, vectors.shape[1]), np.nan, vectors.dtype)
@@ -320,13 +313,13 @@ class BulkJob:
     def _computed(
         self, task: BatchTask, rows: list[Row]
     ) -> Iterator[tuple[list[Row], dict[str, Any] | Exception]]:
-        """Results of rows in order; of rows that cannot be computed together those of each half."""
+        """The results of rows, in order. Rows that fail together are computed by halves."""
         if not rows:
             return
         results: dict[str, Any] | Exception
         try:
             results = self._results(task, [row.texts for row in rows])
-        except Exception as error:  # whatever it is, the other rows can do without it
+        except Exception as error:  # of any type: other rows may still succeed
             results = error
         if isinstance(results, Exception) and len(rows) > 1:
             half = len(rows) // 2
@@ -336,7 +329,7 @@ class BulkJob:
             yield rows, results
 
     def _results(self, task: BatchTask, texts: list[list[str]]) -> dict[str, Any]:
-        """The columns that are written beside the ids."""
+        """The columns to write after the ids."""
         done = task({name: [row[k] for row in texts] for k, name in enumerate(task.columns)})
         columns = {}
         for name in task.output_columns:
@@ -347,7 +340,7 @@ class BulkJob:
         return columns
 
     def entry(self, part: Part) -> dict[str, Any] | None:
-        """The entry of a part that is there and whole; None for one that has to be made."""
+        """The entry of a complete part; None for a missing or damaged one."""
         file = self._file(part.name)
         try:
             entry = read_json(self._entry(part.name))
@@ -355,11 +348,11 @@ class BulkJob:
                 file.stat().st_size == entry["bytes"] and file_digest(file) == entry["sha256"]
             )
             return dict(entry) if is_whole and entry["rows_sha256"] == part.digest else None
-        except (OSError, ValueError, KeyError, TypeError):  # a damaged entry is as none
+        except (OSError, ValueError, KeyError, TypeError):  # missing or damaged
             return None
 
     def has_entries(self) -> bool:
-        """Whether there is a part from which a run can go on."""
+        """Whether a run can be resumed."""
         return any((self.folder / ENTRIES).glob("*.json"))
 
     def _file(self, name: str) -> Path:
@@ -370,97 +363,92 @@ class BulkJob:
         return self.folder / ENTRIES / f"{name}.json"
 
     def check_output(self, settings: dict[str, Any], resume: bool, overwrite: bool) -> bool:
-        """Checks that the parts can be written.
-
-        An interrupted run of the same job is resumed. `resume` takes up a finished one too.
+        """Checks that the parts can be written. An interrupted run is always resumed.
 
         Args:
-            settings: What `settings` gives, which reads the model's files.
-            resume: Check the parts of a finished job, and make those that are damaged.
-            overwrite: A finished job, or another one, may be there.
+            settings: The result of `settings`, which reads the model's files.
+            resume: Accept a finished job, to repair its damaged parts.
+            overwrite: Accept a finished job or another job, to replace it.
 
         Returns:
-            Whether what is there gives way to a new job.
+            Whether to replace the existing job.
 
         Raises:
-            InputError: The folder holds something else, another job's parts, or a finished job.
+            InputError: The folder holds other files, another job, or a finished job.
         """
         folder = self.folder.resolve()
         for name in self.inputs:
             if name != STANDARD_INPUT and folder in Path(name).resolve().parents:
                 raise InputError(
-                    f"{name} lies in {self.folder}. Expected an output beside the input. Name "
-                    "another."
+                    f"The input {name} is inside the output {self.folder}. Choose another output."
                 )
         if self.folder.exists() and not self.folder.is_dir():
-            raise InputError(
-                f"{self.folder} is a file. Expected a folder for the parts. Name another."
-            )
+            raise InputError(f"{self.folder} is a file, not a folder. Choose another output.")
         if not (self.folder / JOB).exists():
             names = [file.name for file in self.folder.glob("*")]
-            if not all(name.startswith(".partial-") for name in names):  # of a killed process
+            if not all(name.startswith(".partial-") for name in names):  # of an interrupted run
                 raise InputError(
-                    f"{self.folder} has files, and no job in parts has written them. Expected an "
-                    "empty or a new folder. Name another output, or move them."
+                    f"{self.folder} holds files that no job has written. Choose an empty folder."
                 )
             return False
         is_finished = not self.is_file and (self.folder / MANIFEST).exists()
-        before = self._begun()
+        try:
+            before = dict(read_json(self.folder / JOB))
+        except ValueError:  # damaged
+            before = {}
         if overwrite and (is_finished or before != settings):
             return True
-        self._check_same(before, settings)
+        for name, now in settings.items():
+            if before.get(name) != now:
+                raise InputError(
+                    f"{self.folder} was begun with other {name}: {before.get(name)!r:.80}, now "
+                    f"{now!r:.80}. Choose another `output`, or replace it with `overwrite=True`."
+                )
         if is_finished and not resume:
             raise InputError(
-                f"{self.folder} is finished. Expected a new folder. Name another, replace it with "
-                "`overwrite=True`, or check its parts with `resume=True`."
+                f"{self.folder} is finished. Replace it with `overwrite=True`, check it with "
+                "`resume=True`, or choose another output."
             )
         return False
-
-    def _begun(self) -> dict[str, Any]:
-        """The settings of the job that is there; none where they are damaged."""
-        try:
-            return dict(read_json(self.folder / JOB))
-        except ValueError:
-            return {}
 
     def _stored_cut(self, file: int) -> list[Part] | None:
         try:
             cut = read_json(self._cut_file(file))["parts"]
             return [
-                Part(**it | {"start": Start(**it["start"]), "repeated": tuple(it["repeated"])})
-                for it in cut
+                Part(**p | {"start": Start(**p["start"]), "repeated": tuple(p["repeated"])})
+                for p in cut
             ]
-        except (OSError, ValueError, KeyError, TypeError):  # a damaged one is as none
+        except (OSError, ValueError, KeyError, TypeError):  # missing or damaged
             return None
 
     def _cut_file(self, file: int) -> Path:
         return self.folder / CUTS / f"{file:05}.json"
 
     def begin(self, settings: dict[str, Any], anew: bool) -> None:
-        """Makes the folder and says whose it is.
+        """Creates the folder, with the settings of the job.
 
         Args:
-            settings: As of `check_output`.
-            anew: What `check_output` gave: remove what is there.
+            settings: The job's `settings()`.
+            anew: Replace the existing job.
         """
         if anew:
             self.discard()
-        # First of all: a folder that holds anything else and not this is not a job's.
+        # The first file: `check_output` refuses a folder with other files and without it.
         with atomic_file(self.folder / JOB) as fresh:
-            # In ASCII: a name on the disk may be no text.
+            # As ASCII: a file name may be no valid UTF-8.
             fresh.write_text(json.dumps(settings, indent=1), encoding="ascii")
         for folder in (ENTRIES, CUTS):
             (self.folder / folder).mkdir(exist_ok=True)
 
     def store_cuts(self, cuts: Mapping[int, list[Part]]) -> None:
-        """Keeps the parts of some inputs, by the number of the input."""
+        """Stores the parts of inputs, by the index of the input."""
         for file, parts in cuts.items():
             if self._stored_cut(file) != parts:
                 with atomic_file(self._cut_file(file)) as fresh:
                     write_json(fresh, {"parts": parts})
 
     def discard(self) -> None:
-        """Removes the folder. A killed removal leaves an interrupted job."""
+        """Removes the folder, `_job.json` last: an interrupted removal leaves a job to resume."""
         (self.folder / MANIFEST).unlink(missing_ok=True)
         for left in list(self.folder.iterdir()):
             if left.is_dir():
@@ -469,19 +457,11 @@ class BulkJob:
                 left.unlink()
         shutil.rmtree(self.folder)
 
-    def _check_same(self, before: dict[str, Any], settings: dict[str, Any]) -> None:
-        for name, now in settings.items():
-            if before.get(name) != now:
-                raise InputError(
-                    f"{self.folder} was begun with other {name}: {before.get(name)!r:.80}, now "
-                    f"{now!r:.80}. Expected the same command and input to go on with it. Name "
-                    "another `output`, or give `overwrite=True`."
-                )
-
     def finish(self) -> dict[str, Any] | None:
-        """Writes the manifest and the rejects if all parts are there; gives the manifest then.
+        """Finishes the job if all parts exist.
 
-        Parts that are to be one file are joined into it, and removed.
+        Returns:
+            The manifest; None if parts are missing.
         """
         cuts = [self._stored_cut(file) for file in range(len(self.inputs))]
         entries = []
@@ -490,7 +470,7 @@ class BulkJob:
                 entries.append(dict(read_json(self._entry(part.name))))
             except (OSError, ValueError):
                 return None
-        if None in cuts:  # another shard has yet to read an input
+        if None in cuts:  # another shard still reads an input
             return None
         rejects = list(itertools.chain.from_iterable(entry.pop("rejects") for entry in entries))
         lines = "".join(to_json(row) + "\n" for row in rejects)
@@ -506,7 +486,7 @@ class BulkJob:
             write_json(fresh, manifest)
         names = {entry["part"] for entry in entries}
         for folder in (self.folder, self.folder / ENTRIES, self.folder / CUTS):
-            for left in folder.glob(".partial-*"):  # of killed processes
+            for left in folder.glob(".partial-*"):  # of interrupted runs
                 shutil.rmtree(left, ignore_errors=True)
             for left in folder.glob("part-*"):
                 if left.stem not in names:  # standard input was longer in an earlier run
@@ -516,9 +496,9 @@ class BulkJob:
         return manifest
 
     def _join(self, entries: Sequence[Mapping[str, Any]], has_rejects: bool) -> None:
-        """Makes the one file of the parts, which appears in one step, and removes them."""
+        """Joins the parts into the output, which appears atomically, and removes them."""
         fresh = self.folder / f"whole{self.output.suffix}"
-        # Renamed first: a killed removal must not leave a folder that looks like a job.
+        # The folder is renamed before it is removed: half of it would look like a job.
         gone = self.folder.with_name(f".{self.folder.name}")
         shutil.rmtree(gone, ignore_errors=True)
         join_files([self._file(entry["part"]) for entry in entries], fresh)
@@ -533,13 +513,13 @@ class BulkJob:
 
 
 def computed_by() -> str:
-    """What the bits of a result depend on beside the job: others may come out on another kind."""
+    """The processor and torch version, which the bits of results depend on."""
     level = torch.backends.cpu.get_cpu_capability()
     return f"{platform.machine()} {level}, torch {torch.__version__}"
 
 
 def _joined(pieces: list[dict[str, Any]]) -> dict[str, Any]:
-    """Columns of several pieces, below each other."""
+    """Concatenates columns."""
     if len(pieces) == 1:
         return pieces[0]
     return {
@@ -551,6 +531,6 @@ def _joined(pieces: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _digest(records: list[Record], id_type: str, repeated: tuple[int, ...]) -> str:
-    """What tells whether the same part comes of rows: they, and what earlier rows say of ids."""
+    """The digest of all that determines a part of standard input."""
     content = repr((records, id_type, repeated))
     return hashlib.sha256(content.encode("utf-8", "backslashreplace")).hexdigest()

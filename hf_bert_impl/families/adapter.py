@@ -434,7 +434,12 @@ class Forward(_InPlace):
         if encoded.pooled is not None:
             output["pooler_output"] = encoded.pooled
         result = self.own.family.output(**output)
-        return result if returns_dict else result.to_tuple()
+        if returns_dict:
+            return result
+        values = result.to_tuple()
+        if encoded.pooled is None and self.own.family.keeps_pooled_in_tuples:
+            return (values[0], None, *values[1:])
+        return values
 
 
 class HeadForward(_InPlace):

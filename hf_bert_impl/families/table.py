@@ -49,6 +49,8 @@ class Family:
     projection: str = ""
     #: The path of the embedding of relative positions, (buckets, H), that all layers share.
     relative_bias: str = ""
+    #: Whether its tuples contain the pooled vectors even if they are None.
+    keeps_pooled_in_tuples: bool = False
     #: The paths of its masked-LM head's modules, one after the other.
     masked_lm: tuple[str, ...] = ("lm_head",)
 
@@ -104,6 +106,7 @@ MPNET = Family(
     counts_positions=True,
     has_token_types=False,
     relative_bias="encoder.relative_attention_bias",
+    keeps_pooled_in_tuples=True,
 )
 FAMILIES = (ROBERTA, ELECTRA, DISTILBERT, MPNET)
 _COUNTING = ("roberta", "xlm-roberta", "camembert", "data2vec-text", "mpnet")

@@ -1,6 +1,6 @@
-"""Text in, answers out: models with their tokenizers, ready to use.
+"""Models with their tokenizers: text in, results out.
 
-Names are imported on first use: a process that only hands out work needs none of them.
+Names are imported on first use, since the driver of a job needs none of them.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What can be asked of an answer to a question."""
+"""Options of question answering."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class AnswerOptions:
     """Options of `QuestionAnsweringPipeline`, for all calls or for one."""
 
     top_k: int = 1
-    """Maximum number of answers per question; of those with the same characters only the best."""
+    """Maximum number of answers per question; for equal spans only the best."""
     max_answer_len: int = 15
     """Maximum number of tokens of an answer."""
     max_question_len: int = 64
@@ -24,6 +24,6 @@ class AnswerOptions:
     handle_impossible_answer: bool | None = dataclasses.field(
         default=None, metadata={"flags": ("--handle-impossible-answer/--always-answer",)}
     )
-    """Whether the text may have no answer; None for what the model was tuned for."""
+    """Allow the answer that the text has none; None if the model was tuned for it."""
     null_score_diff_threshold: float | None = None
-    """How far the score of 'no answer' has to be ahead; None for the model's own, or 0."""
+    """Minimum lead of the score of 'no answer'; None for the model's setting, or 0."""

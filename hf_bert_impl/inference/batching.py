@@ -1,4 +1,4 @@
-"""Texts and token ids on their way to a model: checked, and packed into one row."""
+"""Check texts, and pack token ids into one row."""
 
 import itertools
 from collections.abc import Sequence
@@ -12,31 +12,31 @@ Ids = list[int]
 
 
 def check_text(index: int, text: object) -> None:
-    """Raises TypeError if an entry of `texts` is no str, and ValueError if it cannot be encoded."""
+    """Raises TypeError if an entry of `texts` is no str, ValueError if it is not valid Unicode."""
     if not isinstance(text, str):
         raise TypeError(f"texts[{index}] is {type(text).__name__}; give each text as a str")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise InputError(
-            f"texts[{index}] has half a surrogate pair ({text[error.start]!r}). Expected whole "
-            "characters. Replace it, e.g. text.encode('utf-8', 'replace').decode()."
+            f"texts[{index}] has half a surrogate pair ({text[error.start]!r}). Replace it: "
+            "text.encode('utf-8', 'replace').decode()."
         ) from error
 
 
 def packed_inputs(
     rows: Sequence[Ids], types: Sequence[Ids] | None, device: torch.device
 ) -> dict[str, Tensor]:
-    """Sequences side by side in one row, as DataCollatorWithFlattening makes it: no padding.
+    """Concatenates sequences into one row without padding, like DataCollatorWithFlattening.
 
     Args:
-        rows: The token ids of each.
-        types: Their segments; None for none.
-        device: Where the tensors are to be.
+        rows: The token ids of each sequence.
+        types: Their segment ids, or None.
+        device: The device of the tensors.
 
     Returns:
         `input_ids` (1, T), `cu_seq_lens_q` (sequences + 1,) on the CPU, and `token_type_ids`
-        (1, T) where there are segments.
+        (1, T) if `types` are given.
     """
     ends = list(itertools.accumulate(map(len, rows), initial=0))
     inputs = {

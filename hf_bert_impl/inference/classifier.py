@@ -1,6 +1,6 @@
 """Classes and scores of texts and pairs, without padding.
 
-Notation: N texts, L labels, T tokens of a batch side by side.
+Notation: N texts, L labels.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from hf_bert_impl.inference.joined_calls import JoinedCalls
 
 @dataclasses.dataclass(frozen=True)
 class _Row:
-    """The tokens of a text or a pair."""
+    """The tokens of a text or pair."""
 
     ids: list[int]
     types: list[int]
@@ -37,16 +37,16 @@ class TextClassifier:
         model: A BertForSequenceClassification, or another family's after `optimize`. It is set to
             eval mode.
         tokenizer: Its tokenizer.
-        token_budget: Most tokens that the model gets at once; a longer text comes alone.
+        token_budget: Maximum number of tokens per batch; a longer text is a batch of its own.
     """
 
     def __init__(self, model: Any, tokenizer: Any, token_budget: int | None = None) -> None:
         self.model, self.tokenizer = model.eval(), tokenizer
         self.token_budget = token_budget or TOKEN_BUDGET
         limit = longest_sequence(model.config)
-        #: Tokens at which a text or a pair is cut, the longer one of a pair first.
+        #: Maximum number of tokens; the longer text of a pair is truncated first.
         self.max_length = min(limit, int(tokenizer.model_max_length))
-        #: How many were computed so far.
+        #: Number of tokens computed so far.
         self.tokens = 0
         self._joined = JoinedCalls(self._tokenize, self._compute, self.token_budget)
 
@@ -62,39 +62,34 @@ class TextClassifier:
         """Scores texts.
 
         Args:
-            texts: N of them.
-            pairs: The second text of each, where the model judges pairs.
+            texts: N texts.
+            pairs: N second texts, for a model of pairs.
 
         Returns:
             (N, L) float32.
 
         Raises:
-            TypeError: An entry is no str.
-            InputError: There are other numbers of texts and of pairs.
+            TypeError: An entry is not a str.
+            InputError: `texts` and `pairs` differ in length.
             ValueError: A logit is NaN or infinite.
         """
         rows = self._tokenize(self._items(texts, pairs))
-        found = [np.empty((0, self.model.config.num_labels), np.float32)]
+        parts = [np.empty((0, self.model.config.num_labels), np.float32)]
         for batch in cut_batches(rows, len, token_budget=self.token_budget):
-            found.append(self._compute(batch))
-        logits = np.concatenate(found)
+            parts.append(self._compute(batch))
+        logits = np.concatenate(parts)
         check_numbers(logits, self.model)
         return logits
 
     async def logits_async(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None
     ) -> tuple[np.ndarray[Any, Any], int]:
-        """Scores texts without holding up the event loop; see `TextEncoder.encode_async`.
+        """Scores one text or more without blocking the event loop; see `TextEncoder.encode_async`.
 
-        Args:
-            texts: As in `logits`, one or more.
-            pairs: As in `logits`.
+        Arguments and errors are as in `logits`.
 
         Returns:
-            (N, L) float32, and how many tokens the texts had.
-
-        Raises:
-            TypeError, ValueError: As `logits`.
+            (N, L) float32, and the number of tokens.
         """
         logits, tokens = await self._joined.run(self._items(texts, pairs), 0, np.stack)
         check_numbers(logits, self.model)
@@ -110,8 +105,7 @@ class TextClassifier:
             return list(texts)
         if len(pairs) != len(texts):
             raise InputError(
-                f"there are {len(texts)} texts and {len(pairs)} second ones. Expected as many of "
-                "both. Give one for each."
+                f"There are {len(texts)} texts, but {len(pairs)} pairs. Pair each text."
             )
         return list(zip(texts, pairs, strict=True))
 
@@ -137,10 +131,10 @@ class TextClassifier:
         return logits.float().cpu().numpy()
 
     def probabilities(self, logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """(N, L) logits to the probability of each label; those of a regression as they are.
+        """Converts logits (N, L) into probabilities; a regression's values stay as they are.
 
-        They add up to 1, but where any number of labels can be right (`problem_type` is
-        "multi_label_classification", or there is a single label): each then stands for itself.
+        The softmax, or the sigmoid of each label if there is one label or `problem_type` is
+        "multi_label_classification".
         """
         kind = self.model.config.problem_type
         if kind == "regression":

@@ -1,4 +1,4 @@
-"""A model without dropout, for a while."""
+"""Temporary eval mode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 @contextlib.contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Sets a model to eval mode, and at the end back to the mode that it was in."""
+    """Sets a model to eval mode, and restores its mode at the end."""
     training = model.training
     model.eval()
     try:

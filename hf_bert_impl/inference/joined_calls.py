@@ -6,7 +6,7 @@ number.
 No call waits for others: the thread takes the items that are queued, and items that arrive during
 a batch form the next one. The event loops, of which there may be several, only queue and await.
 
-The thread ends with the object or with the interpreter; there is nothing to close.
+The thread ends with the object or with the interpreter, so it needs no `close`.
 """
 
 import asyncio
@@ -159,7 +159,7 @@ class JoinedCalls:
             self._give_up([*(call for call, _ in fresh), *(call for call, *_ in ready)], error)
 
     def _tokenized(self, fresh: list[tuple[_Call, int]]) -> list[_Item]:
-        """The items with their tokens, without those of calls that failed here."""
+        """The items with their tokens. Calls whose items cannot be tokenized fail."""
         try:
             ids = self._tokenize([call.items[index] for call, index in fresh])
         except BaseException as error:
@@ -182,7 +182,7 @@ class JoinedCalls:
         return batch
 
     def _run(self, batch: list[_Item]) -> list[_Item]:
-        """Computes a batch; no item is left of it."""
+        """Computes a batch; returns an empty list."""
         if not batch:
             return []
         try:

@@ -1,4 +1,4 @@
-"""What an encoder is loaded by: its BERT in a precision and on a device, and its tokenizer."""
+"""Load models and tokenizers, in a precision and on a device."""
 
 import dataclasses
 import re
@@ -30,16 +30,16 @@ from hf_bert_impl.model.loading import explained
 from hf_bert_impl.model.modeling_bert import BertModel, BertPreTrainedModel
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
 
-#: What `dtype` may be called, and the type of the weights without preparing.
+#: Names of `dtype`, and the dtype of the loaded weights.
 DTYPES = FLOAT_DTYPES | dict.fromkeys(("int8", HALF_WEIGHTS, "auto"), torch.float32)
-#: The names of `DTYPES` that only a prepared model can have.
+#: Names of `dtype` that need a prepared model.
 PREPARED_DTYPES = ("int8", HALF_WEIGHTS, "auto")
 TOKENIZER_CONFIG = "tokenizer_config.json"
-#: BERT's own tokenizer, by the names that transformers has had for it.
+#: Names of BERT's tokenizer in transformers 4 and 5.
 _OWN = ("BertTokenizer", "BertTokenizerFast")
-#: The code that `hf-bert push` puts beside a model is this package's.
+#: The tokenizer code that `hf-bert push` uploads with a model.
 _OWN_CODE = "tokenization_bert.BertTokenizer"
-#: Tokenizer files that every class has.
+#: Tokenizer files of every class.
 _COMMON_FILES = (
     TOKENIZER_CONFIG,
     "tokenizer.json",
@@ -47,7 +47,7 @@ _COMMON_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
 )
-#: Files that are no part of a tokenizer, whatever its code reads.
+#: Files that belong to no tokenizer.
 _NOT_TOKENIZER = re.compile(
     r"\..*|(bert_)?config\.json|generation_config\.json|.*\.index\.json|README\.md|modules\.json|"
     r"config_sentence_transformers\.json|sentence_bert_config\.json|conversion_report\.json|"
@@ -56,13 +56,13 @@ _NOT_TOKENIZER = re.compile(
 
 
 class UnusableTokenizer(InputError):
-    """A whole tokenizer that cannot be loaded here: code of its own, or a missing library."""
+    """A tokenizer with custom code, or with a missing library."""
 
 
 class CheckedBert(BertModel):
-    """Loads a `BertModel` without its pooler, and only with all its weights, which are finite.
+    """Loads a `BertModel` without pooler; all weights must be present and finite.
 
-    A checkpoint's weights of other heads cause no warning.
+    Weights of heads in the checkpoint cause no warning.
     """
 
     _keys_to_ignore_on_load_unexpected = [  # noqa: RUF012 (transformers' own form)
@@ -78,11 +78,7 @@ class CheckedBert(BertModel):
     def from_pretrained(  # type: ignore[override]
         cls, path: Any, *arguments: Any, **options: Any
     ) -> Any:
-        """The `BertModel`.
-
-        Raises:
-            ValueError: Weights are missing or not finite.
-        """
+        """Loads the `BertModel`; raises ValueError if weights are missing or not finite."""
         load = partial(super().from_pretrained, path, *arguments, **options)
         model = load_checked(load, path, "BERT", "restore them, or name another checkpoint")
         model.__class__ = BertModel
@@ -90,11 +86,11 @@ class CheckedBert(BertModel):
 
 
 def class_to_load(path: str, name: str, place: Mapping[str, Any]) -> Any:
-    """The class that loads a checkpoint: this package's, or transformers' for another family.
+    """The class to load a checkpoint: this package's, or transformers' for another family.
 
     Args:
         path: A folder or a hub id.
-        name: The class of BERT, such as "BertForQuestionAnswering".
+        name: The class for BERT, such as "BertForQuestionAnswering".
         place: As for `load_tokenizer`.
     """
     own = in_family(name, _fields(path, CONFIG_NAME, place).get("model_type"))
@@ -102,13 +98,13 @@ def class_to_load(path: str, name: str, place: Mapping[str, Any]) -> Any:
 
 
 def load_config(path: str, place: Mapping[str, Any]) -> Any:
-    """The config of a checkpoint of BERT or of another family; arguments as there."""
+    """The config of a checkpoint of BERT or of another family; arguments as for `class_to_load`."""
     kind = class_to_load(path, "BertModel", place).config_class
     return kind.from_pretrained(path, trust_remote_code=False, **place)
 
 
 def prepare_model(model: Any, dtype: str | torch.dtype | None) -> Any:
-    """Prepares a model of this package, or of another family, for inference; gives it back."""
+    """Prepares a model of this package or of another family for inference, in place."""
     is_ours = isinstance(model, BertPreTrainedModel)
     return model.prepare_for_inference(dtype) if is_ours else adapt(model, dtype)
 
@@ -116,21 +112,21 @@ def prepare_model(model: Any, dtype: str | torch.dtype | None) -> Any:
 def budget_for(model: Any, token_budget: int | None, batch_invariant: bool) -> int | None:
     """The maximum number of tokens per batch for a model with a head.
 
-    The heads of other families are transformers', whose bits depend on the batch. If they must not,
-    each text is computed alone.
+    The bits of other families' heads depend on the batch. So a batch-invariant model of another
+    family computes each text alone.
     """
     is_alone = batch_invariant and not isinstance(model, BertPreTrainedModel)
     return 1 if is_alone else token_budget
 
 
 def load_checked(load: Callable[..., Any], path: Any, name: str, remedy: str) -> Any:
-    """Loads a model with all its weights, which are finite.
+    """Loads a model; all weights must be present and finite.
 
     Args:
         load: `from_pretrained` with its arguments.
-        path: Where it loads from, for messages.
-        name: What the weights belong to, for messages.
-        remedy: What to do if weights are missing.
+        path: The source, for messages.
+        name: The class of the model, for messages.
+        remedy: The remedy for missing weights, for messages.
 
     Returns:
         The model in eval mode.
@@ -145,16 +141,16 @@ def load_checked(load: Callable[..., Any], path: Any, name: str, remedy: str) ->
 
 
 def loading_options(dtype: str | torch.dtype | None, prepare: bool) -> dict[str, torch.dtype]:
-    """What `from_pretrained` needs for a precision.
+    """The arguments of `from_pretrained` for a precision.
 
-    That is nothing where the model is prepared: preparing converts, and to what this CPU computes.
+    They are empty for a model that will be prepared, since preparing converts it.
 
     Args:
-        dtype: One of `DTYPES`, by name or not; None for what the weights are saved in.
-        prepare: Whether the model is prepared after it was loaded.
+        dtype: A name or value of `DTYPES`; None for the saved dtype.
+        prepare: Whether the model will be prepared.
 
     Raises:
-        ValueError: An unknown dtype, or one that only a prepared model has.
+        ValueError: The dtype is unknown, or needs a prepared model.
     """
     if dtype is None:
         return {}
@@ -163,15 +159,12 @@ def loading_options(dtype: str | torch.dtype | None, prepare: bool) -> dict[str,
     if prepare:
         return {}
     if dtype in PREPARED_DTYPES:
-        raise InputError(
-            f"dtype={dtype!r} is made by preparing the model. Expected a dtype of weights. Leave "
-            "prepare=True."
-        )
+        raise InputError(f"dtype={dtype!r} needs a prepared model. Use prepare=True.")
     return {"dtype": DTYPES[dtype] if isinstance(dtype, str) else dtype}
 
 
 def find_device(device: str | int | torch.device | None) -> torch.device:
-    """A device of this machine, with its number where it has one; None gives an accelerator if any.
+    """The device, with its index if it has one; None for an accelerator, or the CPU without one.
 
     Raises:
         ValueError: This machine has no such device.
@@ -180,18 +173,15 @@ def find_device(device: str | int | torch.device | None) -> torch.device:
         has_one = torch.accelerator.is_available()
         device = torch.accelerator.current_accelerator() if has_one else "cpu"
     if isinstance(device, bool) or not isinstance(device, str | int | torch.device):
-        raise InputError(
-            f"device is {device!r:.60}. Expected one device, such as 'cpu' or 'cuda:1'. Name one."
-        )
+        raise InputError(f"device is {device!r:.60}. Use one device, such as 'cpu' or 'cuda:1'.")
     try:
         found = torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError, ValueError) as error:  # by what torch was built with
+    except (RuntimeError, AssertionError, ValueError) as error:  # depends on the build of torch
         reason = one_line(error).partition(". ")[0][:120]
         raise InputError(
-            f"device is {str(device)!r} ({reason}). Expected a device of this machine. Name "
-            "another one."
+            f"This machine has no device {str(device)!r} ({reason}). Use 'cpu', or another one."
         ) from error
-    return torch.device("cpu") if found.type == "cpu" else found  # "cpu:0" is no other one
+    return torch.device("cpu") if found.type == "cpu" else found  # "cpu:0" is the same
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,27 +189,26 @@ class TokenizerClass:
     """The class of a checkpoint's tokenizer."""
 
     name: str
-    """What AutoTokenizer takes without trust."""
+    """The name for AutoTokenizer without trust."""
     code: str | None
-    """Its place in code that the checkpoint brings along, as in "own.Words"; None without any."""
+    """Its name in the checkpoint's custom code, such as "own.Words"; None without custom code."""
 
     @property
     def is_own(self) -> bool:
-        """Whether it is BERT's own tokenizer, with trust and without."""
+        """Whether it is BERT's tokenizer, with and without trust."""
         return self.name in _OWN and self.code is None
 
     @property
     def is_remote(self) -> bool:
-        """Whether only the checkpoint's code has it."""
+        """Whether the class is in the checkpoint's custom code only."""
         return self.code is not None and tokenizer_class_from_name(self.name) is None
 
 
 def tokenizer_class(settings: Mapping[str, Any], config: Mapping[str, Any]) -> TokenizerClass:
     """Decide the class of a checkpoint's tokenizer, with AutoTokenizer's precedence.
 
-    tokenizer_config.json goes before config.json, and a model without either has that of its
-    `model_type`. A class that tokenizer_config.json finds in code of the checkpoint is used only
-    with trust.
+    tokenizer_config.json precedes config.json. A model without either has the tokenizer of its
+    `model_type`. A class in the checkpoint's custom code is used only with trust.
 
     Args:
         settings: The content of tokenizer_config.json.
@@ -228,7 +217,7 @@ def tokenizer_class(settings: Mapping[str, Any], config: Mapping[str, Any]) -> T
     code = settings.get("auto_map")
     if isinstance(code, Mapping):
         code = code.get("AutoTokenizer")
-    if isinstance(code, list | tuple):  # of a slow and a fast class; the fast one goes first
+    if isinstance(code, list | tuple):  # a slow and a fast class; the fast one precedes
         code = next(filter(None, reversed(code)), None)
     if code and code.rpartition("--")[2] == _OWN_CODE:
         code = None
@@ -246,7 +235,7 @@ def named_tokenizer(path: str, place: Mapping[str, Any]) -> TokenizerClass:
 
 
 def _fields(path: str, name: str, place: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a checkpoint's JSON file; {} where it has none."""
+    """The content of a checkpoint's JSON file; {} without the file."""
     file = cached_file(
         path,
         name,
@@ -258,66 +247,59 @@ def _fields(path: str, name: str, place: Mapping[str, Any]) -> dict[str, Any]:
     return {} if file is None else dict(read_json(file))
 
 
-def tokenizer_files(folder: Path, found: TokenizerClass) -> list[Path]:
-    """The files of a folder that its tokenizer is made of.
+def tokenizer_files(folder: Path, kind: TokenizerClass) -> list[Path]:
+    """The files of a folder's tokenizer, whose class is given.
 
-    Which vocabulary a checkpoint's own code reads is not known without running it. All files
-    beside it count then, except weights, configs and the card.
-
-    Args:
-        folder: The folder.
-        found: The class of its tokenizer.
+    The vocabulary files of custom code are unknown. So all files except weights, configs and the
+    card count then.
     """
-    if found.code is not None:
+    if kind.code is not None:
         files = (file for file in folder.iterdir() if not _NOT_TOKENIZER.fullmatch(file.name))
         return sorted(file for file in files if file.is_file())
-    cls = tokenizer_class_from_name(found.name)
+    cls = tokenizer_class_from_name(kind.name)
     names = getattr(cls, "vocab_files_names", {}).values()
     files = (folder / name for name in dict.fromkeys((*_COMMON_FILES, *names)))
     return [file for file in files if file.is_file()]
 
 
 def has_vocabulary(folder: Path) -> bool:
-    """Whether a folder holds more of a tokenizer than its settings."""
+    """Whether a folder has a tokenizer's vocabulary, besides its settings."""
     files = tokenizer_files(folder, named_tokenizer(str(folder), {}))
     return any(file.suffix not in (".json", ".jinja") for file in files)
 
 
 def brings_code(tokenizer: Any) -> bool:
-    """Whether a tokenizer was loaded from a checkpoint's own code, which is saved along with it."""
+    """Whether a tokenizer has custom code, which is saved along with it."""
     return getattr(tokenizer, "_auto_class", None) is not None
 
 
 def load_tokenizer(path: str, place: Mapping[str, Any]) -> Any:
-    """This package's tokenizer, or transformers' where the checkpoint names another class.
+    """This package's tokenizer, or transformers' if the checkpoint names another class.
 
-    Some BERTs, multilingual-e5 for one, have another model's sentencepiece, Japanese ones cut words
-    with MeCab, and those of codertimo/BERT-pytorch have words. Code that a checkpoint brings along
-    is not run.
+    For example, multilingual models use another model's sentencepiece, and Japanese ones use MeCab.
+    Custom code of a checkpoint is not run.
 
     Args:
         path: A folder or a hub id.
         place: `revision`, `token`, `subfolder` and the like for `from_pretrained`.
 
     Raises:
-        ValueError, OSError: The tokenizer's class is in the checkpoint's own code, a library that
-            it needs is not installed, or its files are damaged or missing.
+        ValueError, OSError: The tokenizer has custom code or needs a missing library, or its files
+            are damaged or missing.
     """
     with explained(check_tokenizer_files, path, place):
         return open_tokenizer(path, place, named_tokenizer(path, place))
 
 
 def refuse_code(path: str, found: TokenizerClass) -> None:
-    """Raises UnusableTokenizer if only the checkpoint's code has the tokenizer's class.
+    """Raises UnusableTokenizer if the tokenizer is in the checkpoint's custom code only.
 
-    transformers might put a plain tokenizer in its place, with other ids.
+    transformers would load another tokenizer, with other ids.
     """
     if found.is_remote:
         raise UnusableTokenizer(
-            f"the tokenizer of {path}, {found.name}, is code of its own, which is not run",
-            "one of BERT's or transformers' own",
-            "if you trust the code, load it by TextEncoder or AutoTokenizer with "
-            "trust_remote_code=True",
+            f"The tokenizer of {path}, {found.name}, is custom code, which is not run. If you "
+            "trust it, load it by TextEncoder or AutoTokenizer with trust_remote_code=True."
         )
 
 
@@ -329,21 +311,18 @@ def open_tokenizer(path: str, place: Mapping[str, Any], found: TokenizerClass) -
     config = BertConfig()
     config.tokenizer_class = found.name
     try:
-        # Without the argument transformers would ask on standard input, which holds the texts.
+        # Otherwise transformers would prompt on standard input, which may hold the texts.
         return AutoTokenizer.from_pretrained(path, config=config, trust_remote_code=False, **place)
     except OSError:
         raise
     except ImportError as error:
         raise UnusableTokenizer(
-            f"the tokenizer of {path}, {found.name}, needs a library that is missing "
-            f"({one_line(error)})",
-            "all that this tokenizer imports",
-            "install it with pip",
+            f"The tokenizer of {path}, {found.name}, needs a missing library ({one_line(error)}). "
+            "Install it with pip."
         ) from error
-    # A class that does not fit the files may raise anything.
+    # A class that does not match the files may raise any exception.
     except Exception as error:
         raise InputError(
-            f"the tokenizer of {path}, {found.name}, cannot be loaded ({one_line(error)}). "
-            "Expected the files of that class. Copy them again, or mend tokenizer_class in its "
-            "tokenizer_config.json."
+            f"The tokenizer of {path}, {found.name}, cannot be loaded ({one_line(error)}). Copy "
+            "its files again, or fix tokenizer_class in its tokenizer_config.json."
         ) from error

@@ -1,4 +1,4 @@
-"""The words that a masked-LM head would put in place of each mask of a text."""
+"""Predict the masked words of texts."""
 
 from __future__ import annotations
 
@@ -19,31 +19,25 @@ def encode_masked(tokenizer: Any, text: str, limit: int) -> Ids:
     Args:
         tokenizer: The model's tokenizer.
         text: The text.
-        limit: Most tokens that the model has positions for.
+        limit: Maximum number of tokens.
 
     Raises:
-        InputError: There is no mask, the text is empty or too long, or the tokenizer has no mask
+        InputError: The text is empty, too long or without a mask, or the tokenizer has no mask
             token.
     """
     mask = tokenizer.mask_token
     if mask is None:
         raise InputError(
-            f"the tokenizer of {tokenizer.name_or_path} has no mask token. Expected one such as "
-            "[MASK]. Name it as mask_token in its tokenizer_config.json."
+            f"The tokenizer of {tokenizer.name_or_path} has no mask token. Set mask_token in its "
+            "tokenizer_config.json, e.g. to [MASK]."
         )
     if not text.strip():
-        raise InputError(f"the text is empty. Expected a text with {mask}. Write one.")
+        raise InputError(f"The text is empty. Write one with {mask}.")
     ids: Ids = tokenizer(text)["input_ids"]
     if tokenizer.mask_token_id not in ids:
-        raise InputError(
-            f"the text {text[:60]!r} has no mask. Expected {mask} in place of each word to find. "
-            f'Write it, as in "Nice to {mask} you".'
-        )
+        raise InputError(f'The text {text[:60]!r} has no {mask}. Write e.g. "Nice to {mask} you".')
     if len(ids) > limit:
-        raise InputError(
-            f"the text has {len(ids)} tokens. Expected at most {limit}, for which the model has "
-            "positions. Shorten it."
-        )
+        raise InputError(f"The text has {len(ids)} tokens. The limit is {limit}. Shorten it.")
     return ids
 
 
@@ -51,7 +45,7 @@ def encode_masked(tokenizer: Any, text: str, limit: int) -> Ids:
 def best_tokens(
     model: Any, tokenizer: Any, rows: Sequence[Ids], top_k: int
 ) -> list[list[dict[str, Any]]]:
-    """The best tokens for each mask of several texts, which are computed without padding.
+    """Predicts the tokens for each mask of several texts, without padding.
 
     Args:
         model: A `BertForMaskedLM`, or another family's after `optimize`, in eval mode.
@@ -60,15 +54,15 @@ def best_tokens(
         top_k: Number of tokens per mask, at most the vocabulary.
 
     Returns:
-        For each text a list with each mask's `position` among the tokens and its `predictions`,
-        best first, each with `token`, `id` and `probability`.
+        Per text, a list of masks: the `position` among the tokens and the `predictions`, best
+        first, each with `token`, `id` and `probability`.
     """
     mask_id = tokenizer.mask_token_id
     inputs = packed_inputs(rows, None, model.device)
     here = inputs["input_ids"] == mask_id
     states = model.base_model(**inputs, return_dict=True).last_hidden_state[here]  # (masks, D)
     head = MaskedLM(model).scores if is_masked_lm(model) else model.cls
-    scores = head(states).float()  # (masks, V), not the scores of all tokens
+    scores = head(states).float()  # (masks, V)
     check_numbers(scores, model)
     best = scores.softmax(dim=-1).topk(min(top_k, scores.shape[-1]))
     masks = zip(best.indices.tolist(), best.values.tolist(), strict=True)

@@ -1,10 +1,8 @@
-"""The one loop over texts: models of sentence-transformers compute batches without padding.
+"""Compute models of sentence-transformers without padding, in batches of tokens.
 
-sentence-transformers joins the texts of a batch into one packed row where flash attention is there,
-and pools that row unpadded. `use_packed_loop` turns the same path on for a BERT of this package, on
-any device, and `CrossEncoder`, whose stock heads take no packed rows, has it too. The loop fills
-batches with tokens in place of a number of texts, and the next texts are tokenized in a second
-thread while the model computes.
+With flash attention, sentence-transformers packs the texts of a batch into one row.
+`use_packed_loop` enables that path on any device, also for `CrossEncoder`. The loop limits a batch
+by tokens, not texts. A second thread tokenizes the next texts while the model computes.
 
 Notation: T tokens of a batch, n tokens of one text.
 """
@@ -29,28 +27,28 @@ from hf_bert_impl.data.token_budget import TOKEN_BUDGET, cut_batches
 from hf_bert_impl.families.adapter import has_adapter, is_masked_lm
 from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
 
-#: The batch size of sentence-transformers where the caller names none.
+#: The default batch size of sentence-transformers.
 DEFAULT_BATCH_SIZE = 32
-#: Of European languages. It sizes the chunks that are tokenized together, and padded batches.
+#: An estimate for European languages. It sizes padded batches and chunks for the tokenizer.
 CHARACTERS_PER_TOKEN = 4
-#: Chunks that are tokenized while the model computes the one before.
+#: Number of chunks to tokenize ahead of the model.
 CHUNKS_AHEAD = 1
-#: The tasks of a `Transformer` module whose results packed rows give as well.
+#: Tasks of a `Transformer` module that packed rows support.
 TASKS = ("feature-extraction", "fill-mask", "sequence-classification")
-#: Modules of sentence-transformers that compute packed rows as they compute padded ones.
+#: Modules of sentence-transformers that support packed rows.
 PACKED_MODULES = (
     *("Transformer", "Router", "Pooling", "Dense", "LayerNorm", "Normalize", "Dropout"),
     *("SpladePooling", "MultiVectorMask"),
 )
 
-#: The feature with the tokens that a query is filled up with: `BertModel.forward` takes it, since
-#: their states are read although the mask leaves them out.
+#: The feature that names a query's expansion tokens. `BertModel.forward` takes it, since their
+#: states are read although the mask excludes them.
 EXPANSIONS = "query_expansion_positions"
-#: Features with a number for each token.
+#: Features with one value per token.
 TOKEN_FEATURES = ("input_ids", "token_type_ids")
 
 Features = dict[str, Any]
-#: Whether the texts that this thread tokenizes are for the loop's packed rows.
+#: Whether this thread tokenizes for packed rows.
 _packing: ContextVar[bool] = ContextVar("packing", default=False)
 
 
@@ -60,18 +58,18 @@ class TokenBudget(int):
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """An input that is tokenized."""
+    """A tokenized input."""
 
     place: int
     """Its index among the inputs of the call."""
     tokens: dict[str, Tensor]
     """(1, n) each; empty in a padded batch."""
     shared: Features
-    """Features that are the same for all inputs, such as `prompt_length`; of a padded batch all."""
+    """Features of the whole batch, such as `prompt_length`; all features of a padded batch."""
 
     @property
     def is_packed(self) -> bool:
-        """Whether its tokens lie in a packed row."""
+        """Whether it is part of a packed row."""
         return bool(self.tokens)
 
     def __len__(self) -> int:
@@ -80,17 +78,13 @@ class Row:
 
 
 class PackingCollator:
-    """Joins the texts of a batch into one packed row, as `DataCollatorWithFlattening` does.
+    """Packs the texts of a batch into one row, like `DataCollatorWithFlattening`.
 
-    It keeps `token_type_ids`, which that one drops.
+    It also keeps `token_type_ids`.
     """
 
     def __call__(self, examples: Sequence[Mapping[str, list[int]]]) -> Features:
-        """Joins lists of tokens.
-
-        Returns:
-            (1, T) of each list that the tokenizer gives, and `cu_seq_lens_q` (texts + 1,).
-        """
+        """Packs lists of tokens: (1, T) per feature, and `cu_seq_lens_q` (texts + 1,)."""
         features: Features = {}
         for name in examples[0]:
             tokens = itertools.chain.from_iterable(map(itemgetter(name), examples))
@@ -102,11 +96,13 @@ class PackingCollator:
 def use_packed_loop(encoder: nn.Module) -> None:
     """Makes a model of sentence-transformers compute packed rows, in batches of tokens.
 
-    The loop is for calls that leave `batch_size` at 32 or give a `TokenBudget`; another number of
-    texts is kept to. The padded path stays in train mode, where the caller calls `preprocess`, for
-    results that are padded (`output_value="token_embeddings"`), for images and query expansion, for
-    a `Transformer` with `unpad_inputs=False`, and where a module reads padded states (CNN,
-    WordWeights, unknown ones).
+    Batches are limited by tokens if `batch_size` is 32 or a `TokenBudget`, else by texts.
+    Batches stay padded:
+
+    - in train mode, and where the caller calls `preprocess`;
+    - for padded results (`output_value="token_embeddings"`), images and query expansion;
+    - for a `Transformer` with `unpad_inputs=False`;
+    - if a module reads padded states (CNN, WordWeights, unknown modules).
 
     Args:
         encoder: A `SentenceTransformer`, `CrossEncoder`, `SparseEncoder` or `MultiVectorEncoder`
@@ -144,7 +140,7 @@ def use_own_loop(encoder: nn.Module) -> None:
 
 
 def _declared_parameters(encoder: nn.Module) -> Iterator[set[str]]:
-    """The names that each `Transformer` found in the signature of stock BERT's `forward`."""
+    """The parameter names of stock BERT's `forward`, as each `Transformer` stores them."""
     for module in encoder.modules():
         model = getattr(module, "model", None)
         if isinstance(model, nn.Module) and takes_packed_input(model):
@@ -159,10 +155,8 @@ def token_batches(
 ) -> Generator[list[Row], None, None]:
     """Tokenizes inputs in a second thread and cuts them into batches, in order.
 
-    The inputs are read in the caller's thread, so any iterator will do.
-
     Args:
-        inputs: Any number. At most two chunks are held.
+        inputs: Any number, read in the caller's thread. At most two chunks are held.
         preprocess: Inputs to features, packed or padded; called in the second thread, unless there
             is only one chunk.
         length: The number of characters of an input.
@@ -187,10 +181,10 @@ def token_batches(
 
 
 def rows_of(features: Features, count: int, start: int = 0) -> list[Row]:
-    """Takes the features of a batch apart.
+    """Splits the features of a batch into rows.
 
     Args:
-        features: What `preprocess` gives for the inputs.
+        features: The result of `preprocess`.
         count: The number of inputs.
         start: The index of the first one.
     """
@@ -207,7 +201,7 @@ def rows_of(features: Features, count: int, start: int = 0) -> list[Row]:
 
 
 def packed(rows: Sequence[Row]) -> Features:
-    """The features of a batch of rows: the opposite of `rows_of`."""
+    """The features of a batch of rows: the inverse of `rows_of`."""
     if not rows[0].is_packed:
         return dict(rows[0].shared)
     tokens = {name: torch.cat([row.tokens[name] for row in rows], dim=1) for name in rows[0].tokens}
@@ -215,7 +209,7 @@ def packed(rows: Sequence[Row]) -> Features:
 
 
 def _ends(sizes: Iterable[int]) -> Tensor:
-    """Where each text of a packed row begins, and where the last one ends."""
+    """The boundaries of the texts of a packed row."""
     return torch.tensor([0, *itertools.accumulate(sizes)], dtype=torch.int32)
 
 
@@ -229,7 +223,7 @@ def _tokenized(
 
     start = 0
     opening = list(itertools.islice(chunks, 2))
-    if len(opening) < 2:  # nothing to run beside
+    if len(opening) < 2:  # a thread would not pay
         for chunk in opening:
             yield tokenize(chunk, start)
         return
@@ -248,7 +242,7 @@ def _tokenized(
 
 
 def packable(encoder: nn.Module) -> list[Any]:
-    """The `Transformer` modules that can give packed rows to everything behind them."""
+    """The `Transformer` modules that can output packed rows, if all later modules take them."""
     modules = list(_chain(encoder))
     if not all(_takes_packed_rows(module) for module in modules):
         return []
@@ -260,7 +254,7 @@ def packable(encoder: nn.Module) -> list[Any]:
 
 
 def _chain(holder: nn.Module) -> Iterator[nn.Module]:
-    """The modules that features pass through, those of a Router's routes among them."""
+    """The modules of an encoder, including the modules of a Router's routes."""
     for module in holder.children():
         yield module
         for route in getattr(module, "sub_modules", nn.ModuleDict()).values():
@@ -286,19 +280,19 @@ def _gives_packed_rows(module: Any) -> bool:
 
 
 def takes_packed_input(model: nn.Module) -> bool:
-    """Whether a model takes one row of several texts; a head of another family takes none."""
+    """Whether a model takes packed rows, as heads of other families do not."""
     return isinstance(model, BertPreTrainedModel) or has_adapter(model) or is_masked_lm(model)
 
 
 def _should_pack(module: Any, *arguments: Any, **options: Any) -> bool:
-    """In place of a `Transformer`'s `_should_flatten_inputs`."""
+    """Replaces a `Transformer`'s `_should_flatten_inputs`."""
     if module.training or not _packing.get():
         return False
     return bool(type(module)._should_flatten_inputs(module, *arguments, **options))
 
 
 def packed_features(encoder: Any, inputs: list[Any], **options: Any) -> Features:
-    """What `preprocess` gives in the loop: one packed row where all modules take one."""
+    """The result of `preprocess` within the loop: a packed row if all modules take it."""
     token = _packing.set(True)
     try:
         features: Features = type(encoder).preprocess(encoder, inputs, **options)
@@ -308,7 +302,7 @@ def packed_features(encoder: Any, inputs: list[Any], **options: Any) -> Features
 
 
 def _preprocess(encoder: Any, inputs: Any, *arguments: Any, **options: Any) -> Features:
-    """In place of `preprocess`: rows are tokenized already."""
+    """Replaces `preprocess`: rows are already tokenized."""
     if len(inputs) and isinstance(inputs[0], Row):
         return packed(inputs)
     found: Features = type(encoder).preprocess(encoder, inputs, *arguments, **options)
@@ -316,19 +310,19 @@ def _preprocess(encoder: Any, inputs: Any, *arguments: Any, **options: Any) -> F
 
 
 def _input_length(encoder: Any, entry: Any) -> int:
-    """In place of `_input_length`, by which the library sorts: rows keep their order."""
+    """Replaces `_input_length`, the library's sort key: rows keep their order."""
     return -entry.place if isinstance(entry, Row) else type(encoder)._input_length(entry)
 
 
 def _can_interleave(encoder: Any) -> bool:
-    """In place of `_can_flatten_inputs`, by which the library mixes long texts with short ones."""
+    """Replaces `_can_flatten_inputs`, which would make the library mix long and short texts."""
     return False
 
 
 def _inference(
     encoder: Any, inputs: list[Any], *, batch_size: int, show_progress_bar: bool, **options: Any
 ) -> Any:
-    """In place of `_inference`: what that gives, in the order of `inputs`."""
+    """Replaces `_inference`, with equal results."""
     kind = type(encoder)
     if batch_size == DEFAULT_BATCH_SIZE and not isinstance(batch_size, TokenBudget):
         batch_size = TokenBudget(TOKEN_BUDGET)
@@ -337,7 +331,7 @@ def _inference(
     if isinstance(batch_size, TokenBudget) and not is_ready:
         size = sum(map(kind._input_length, inputs)) + 2 * size  # with [CLS] and [SEP]
     compute = partial(kind._inference, encoder, show_progress_bar=False, **options)
-    # Padded results: the features as they are, and states of tokens but for multi-vector models.
+    # Raw features, and token states except of multi-vector models, are padded.
     output = options.get("output_value", "")
     is_states = output == "token_embeddings" and "token_pooling" not in options
     token = _packing.set(output is not None and not is_states)
@@ -389,7 +383,7 @@ def text_length(encoder: Any, entry: Any) -> int:
     return length + 2 * CHARACTERS_PER_TOKEN  # of [CLS] and [SEP]
 
 
-#: The methods that an encoder has of its own.
+#: Methods that an encoder gets.
 _METHODS: dict[str, Callable[..., Any]] = {
     "_inference": _inference,
     "preprocess": _preprocess,

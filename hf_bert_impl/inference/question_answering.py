@@ -1,6 +1,6 @@
-"""Extractive question answering: the pipeline that transformers 5 dropped, without the padding.
+"""Extractive question answering: the pipeline that transformers 5 removed, without padding.
 
-Notation: T tokens of a batch side by side, W tokens of a window.
+Notation: W tokens of a window.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from hf_bert_impl.inference.loading import (
 from hf_bert_impl.inference.question_answering_inputs import Pair, parse_inputs
 from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
 
-#: Questions whose windows are sorted and computed together.
+#: Number of questions to sort and compute together.
 QUESTIONS_AT_ONCE = 1024
 
 #: Start and end logits of a window, (W,) each.
 Logits = tuple[np.ndarray, np.ndarray]
-#: The windows of a question, and the logits of each.
+#: The windows of a question, and their logits.
 Scored = tuple[list[Window], list[Logits]]
 _PREPROCESS = ("max_seq_len", "doc_stride", "max_question_len")
 _POSTPROCESS = ("top_k", "max_answer_len", "align_to_words")
@@ -72,33 +72,32 @@ class _Question:
 class QuestionAnsweringPipeline(Pipeline):
     """Finds the answer to a question in a text, with the arguments and outputs of transformers 4.
 
-    The windows of all questions of a call are sorted by length and go through the model in batches
-    that hold no padding. Models of transformers' own classes work too, on padded batches. Of those
-    that `optimize` takes, padding is not computed.
-    Where a context fits in one window the answers are those of transformers 4. Where it takes
-    several, each token counts in the window where it has the most context, and scores of all
-    windows are compared, as in run_squad.py (see `hf_bert_impl.data.answer_spans`); transformers 4
-    compared probabilities within each window, and gave answers twice.
+    The windows of all questions are sorted by length and computed in batches without padding.
+    transformers' own models are computed in padded batches, or without padding after `optimize`.
 
-    `AnswerOptions` and `batch_size` can be given here, for every call, or to a call.
+    If a context fits in one window, transformers 4 gives the same answers. Otherwise each token
+    counts in the window with the most context around it, and scores are compared across windows, as
+    in run_squad.py (see `hf_bert_impl.data.answer_spans`). transformers 4 compared probabilities
+    within each window, and repeated answers.
+
+    `AnswerOptions` and `batch_size` can be given here for all calls, or per call.
 
     Args:
         model: A `BertForQuestionAnswering`. It is set to eval mode.
         tokenizer: Its tokenizer.
-        prepare: Pack the weights for the CPU's kernels (`prepare_for_inference`). A dtype,
-            "bfloat16" or "int8" say, converts first. False leaves the model as it is.
+        prepare: Pack the weights for the CPU's kernels (`prepare_for_inference`). A dtype, e.g.
+            "bfloat16" or "int8", converts them first. False leaves the model as it is.
         batch_invariant: Sets `model.config.batch_invariant`: answers and scores have the same bits
-            whatever other questions are asked with them, in any order and with any `batch_size`.
-            A model of another family computes each window alone then. False leaves what the config
-            says.
-        batch_size: Most windows at once; by default as many as `TOKEN_BUDGET` tokens allow.
+            in any batch and order. A model of another family then computes each window alone. False
+            keeps the setting of the config.
+        batch_size: Maximum number of windows per batch; by default `TOKEN_BUDGET` tokens.
         **kwargs: The fields of `AnswerOptions`, and arguments of transformers' `Pipeline`, such as
             `device`.
 
     Raises:
-        ValueError: A number is out of its range; or `batch_invariant` is asked of another class
-            than this package's. A call raises it where the promise cannot be kept, on a GPU say.
-        TypeError: The model does not answer questions, or an argument is not known.
+        ValueError: A number is out of range, or the model cannot be batch-invariant. A call on a
+            GPU raises it with `batch_invariant`.
+        TypeError: The model does not answer questions, or an argument is unknown.
 
     Examples:
         >>> answerer = QuestionAnsweringPipeline.from_pretrained("my-squad-bert")
@@ -129,17 +128,16 @@ class QuestionAnsweringPipeline(Pipeline):
         is_bert = isinstance(model, BertPreTrainedModel)
         if batch_invariant and not is_bert and family_of(model) is None:
             raise InputError(
-                f"`batch_invariant` is given with a {type(model).__name__}. Expected an "
-                "hf_bert_impl.BertForQuestionAnswering. Load the model by that class, or leave "
-                "`batch_invariant` out."
+                f"A {type(model).__name__} cannot be batch-invariant. Load the model by "
+                "hf_bert_impl.BertForQuestionAnswering, or leave `batch_invariant` out."
             )
         super().__init__(model=model.eval(), tokenizer=tokenizer, **kwargs)
-        #: How many were computed so far.
+        #: Number of tokens computed so far.
         self.tokens = 0
         self._joined = JoinedCalls(self._cut_questions, self._question_logits, TOKEN_BUDGET)
         #: Maximum number of tokens per batch.
         self.token_budget = budget_for(model, TOKEN_BUDGET, batch_invariant)
-        if batch_invariant and is_bert:  # before the kernels are chosen
+        if batch_invariant and is_bert:  # the choice of kernels depends on it
             model.config.batch_invariant = True
         dtype = None if isinstance(prepare, bool) else prepare
         is_known = is_bert or family_of(model) is not None
@@ -158,11 +156,10 @@ class QuestionAnsweringPipeline(Pipeline):
         """Loads a model with its tokenizer.
 
         Args:
-            path: A folder or a hub id of a BERT fine-tuned for question answering, or of another
-                family that `optimize` takes.
-            dtype: "float32", "bfloat16", "float16", "float16-weights", "int8", "auto", or a dtype
-                of torch, as `prepare_for_inference` takes them; None for that of the saved weights.
-            device: None takes a GPU where there is one.
+            path: A folder or a hub id of a model fine-tuned for question answering.
+            dtype: "float32", "bfloat16", "float16", "float16-weights", "int8", "auto", or a torch
+                dtype, as for `prepare_for_inference`; None for the saved dtype.
+            device: None takes a GPU if there is one.
             prepare: Pack the weights for the CPU's kernels.
             **kwargs: Arguments of the pipeline, such as `batch_invariant`.
 
@@ -170,8 +167,8 @@ class QuestionAnsweringPipeline(Pipeline):
             The pipeline.
 
         Raises:
-            ValueError: An unknown dtype, or weights that are missing (the head's) or not finite.
-            OSError: No such folder or model, or its files are missing.
+            ValueError: The dtype is unknown, or weights are missing or not finite.
+            OSError: The folder, the model or one of its files is missing.
         """
         options = loading_options(dtype, prepare)
         path = os.fspath(path)
@@ -187,31 +184,31 @@ class QuestionAnsweringPipeline(Pipeline):
 
     @property
     def null_score_diff_threshold(self) -> float:
-        """The threshold that the model's config holds, or 0."""
+        """The threshold of the model's config, or 0."""
         return float(getattr(self.model.config, "null_score_diff_threshold", None) or 0)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Answers questions.
 
         Args:
-            *args: In place of the keywords: a question and a context; or one dict with `question`
-                and `context`, a list of such, or any iterable of such (a generator, a data set).
+            *args: Alternatives to the keywords. Either a question and a context, or one dict with
+                `question` and `context`, or an iterable of such dicts.
             question: A question, or a list.
-            context: The context of all questions, or a list with one for each.
+            context: The context of all questions, or a list with one per question.
             **kwargs: See the class.
 
         Returns:
-            For a question a dict with `score` (the probability of start and of end, multiplied),
-            `start` and `end` (the first character of the context, and the one after the last) and
-            `answer`; where there are several answers a list of dicts, best first. The null answer
-            is empty, from 0 to 0. For several questions a list of these; for an iterable other
-            than a list a generator of them, which reads `QUESTIONS_AT_ONCE` questions at a time.
+            One question gets a dict. `answer` is context[start:end], with these offsets in `start`
+            and `end`. `score` is the probability of the start times the probability of the end.
+            With `top_k` above 1 it gets a list of dicts, best first. The null answer is empty, from
+            0 to 0. Several questions get a list of these. An iterable other
+            than a list gets a generator, which reads `QUESTIONS_AT_ONCE` questions at a time.
 
         Raises:
-            ValueError: A question or a context is empty, or a number is out of its range.
-            TypeError: Other arguments than these.
+            ValueError: A question or a context is empty, or a number is out of range.
+            TypeError: The arguments have another form.
         """
-        kwargs.pop("num_workers", None)  # of transformers' Pipeline; nothing is loaded beside
+        kwargs.pop("num_workers", None)  # an argument of Pipeline without effect here
         inputs = parse_inputs(
             args, {k: kwargs.pop(k) for k in ("question", "context") if k in kwargs}
         )
@@ -227,18 +224,17 @@ class QuestionAnsweringPipeline(Pipeline):
         return done[0] if len(done) == 1 else done
 
     async def answer_async(self, pairs: Sequence[Pair], **parameters: Any) -> tuple[list[Any], int]:
-        """Answers questions without holding up the event loop; see `TextEncoder.encode_async`.
+        """Answers questions without blocking the event loop; see `TextEncoder.encode_async`.
 
         Args:
             pairs: One question or more, each with its context.
-            **parameters: As a call takes them.
+            **parameters: As in a call.
 
         Returns:
-            What a call gives for each question, and how many tokens their windows had.
+            The result of a call for each question, and the number of tokens of all windows.
 
         Raises:
-            ValueError: A question or a context is empty, or a number is out of its range.
-            TypeError: Other arguments than these.
+            ValueError, TypeError: As a call.
         """
         cutting, post = self._by_step(parameters)
 
@@ -248,10 +244,12 @@ class QuestionAnsweringPipeline(Pipeline):
         return await self._joined.run([(pair, cutting) for pair in pairs], 0, finish)
 
     def _cut_questions(self, items: list[tuple[Pair, dict[str, Any]]]) -> list[_Question]:
-        found: list[_Question] = []
+        questions: list[_Question] = []
         for cutting, alike in itertools.groupby(items, key=operator.itemgetter(1)):
-            found.extend(map(_Question, self.preprocess([pair for pair, _ in alike], **cutting)))
-        return found
+            questions.extend(
+                map(_Question, self.preprocess([pair for pair, _ in alike], **cutting))
+            )
+        return questions
 
     def _question_logits(self, questions: list[_Question], kind: int) -> list[Scored]:
         return list(self._scored([question.windows for question in questions], None))
@@ -259,7 +257,7 @@ class QuestionAnsweringPipeline(Pipeline):
     def find_answers(
         self, pairs: Iterable[Pair], *, batch_size: int | None = None, **parameters: Any
     ) -> Iterator[Answers]:
-        """The scored answers to questions, as the evaluation needs them.
+        """The scored answers to questions, for evaluation.
 
         Args:
             pairs: Questions with their contexts.
@@ -271,7 +269,7 @@ class QuestionAnsweringPipeline(Pipeline):
             The answers to each question, in order.
 
         Raises:
-            ValueError: A question or a context is empty, or a number is out of its range.
+            ValueError: A question or a context is empty, or a number is out of range.
         """
         pre, post = self._by_step(parameters)
         yield from self._answers(pairs, batch_size or self._batch_size, pre, post)
@@ -295,7 +293,7 @@ class QuestionAnsweringPipeline(Pipeline):
             yield windows, list(itertools.islice(logits, len(windows)))
 
     def _window_logits(self, windows: Sequence[Window], batch_size: int | None) -> list[Logits]:
-        """Scores windows in batches of similar lengths; gives them back in order."""
+        """Scores windows in batches of similar lengths; returns the logits in the given order."""
         order = sorted(range(len(windows)), key=lambda n: -len(windows[n]))
         found: list[Logits] = [(np.empty(0), np.empty(0))] * len(windows)
         if self.token_budget == 1:
@@ -311,7 +309,7 @@ class QuestionAnsweringPipeline(Pipeline):
         return found
 
     def _limit(self) -> int | None:
-        """Maximum number of tokens of the model; None where its config does not say."""
+        """Maximum number of tokens of the model; None if its config does not tell."""
         config = self.model.config
         return longest_sequence(config) if hasattr(config, "max_position_embeddings") else None
 
@@ -320,9 +318,9 @@ class QuestionAnsweringPipeline(Pipeline):
         for question, context in input_:
             for name, text in (("question", question), ("context", context)):
                 if not text.strip():
-                    beside = context if name == "question" else question
                     raise InputError(
-                        f"the {name} beside {beside[:60]!r} is empty. Expected a text. Give one."
+                        f"The {name} is empty (question {question[:60]!r}, context "
+                        f"{context[:60]!r}). Add its text."
                     )
         limit = self._limit() or MAX_SEQ_LEN
         default = min(MAX_SEQ_LEN, limit, self.tokenizer.model_max_length)
@@ -392,17 +390,14 @@ class QuestionAnsweringPipeline(Pipeline):
         return answers[0] if len(answers) == 1 else answers
 
     def _by_step(self, parameters: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The arguments of a call, and those that the pipeline was made with, by step."""
+        """The arguments of a call and of the pipeline, by step."""
         pre, _, post = self._sanitize_parameters(**parameters)
         return {**self._preprocess_params, **pre}, {**self._postprocess_params, **post}
 
     def _sanitize_parameters(
         self, padding: Any = None, **parameters: Any
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """Sorts arguments by the step that takes them, and checks them.
-
-        `padding` is one of transformers 4's arguments; there is nothing to pad here.
-        """
+        """Checks arguments, and sorts them by step. `padding`, of transformers 4, has no effect."""
         unknown = [name for name in parameters if name not in (*_PREPROCESS, *_POSTPROCESS, *_NULL)]
         if unknown:
             known = ", ".join((*_PREPROCESS, *_POSTPROCESS, *_NULL))
@@ -420,7 +415,7 @@ class QuestionAnsweringPipeline(Pipeline):
 
 
 def _best(scored: Scored, parameters: dict[str, Any], model: Any) -> Answers:
-    """The answers to a question, by those of the parameters that choose among spans."""
+    """The answers to a question."""
     windows, logits = scored
     for pair in logits:
         check_numbers(np.stack(pair), model)

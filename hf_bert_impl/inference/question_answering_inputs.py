@@ -1,4 +1,4 @@
-"""The forms in which questions and contexts are given, as in transformers 4's pipeline."""
+"""Parse the arguments of the question-answering pipeline, as transformers 4 does."""
 
 from __future__ import annotations
 
@@ -16,34 +16,33 @@ def parse_inputs(args: tuple[Any, ...], named: Mapping[str, Any]) -> list[Pair] 
 
     Args:
         args: A question and a context; or a dict with both, a list of such, or an iterable.
-        named: The keywords `question` and `context`, where they are given.
+        named: The keywords `question` and `context`, if given.
 
     Returns:
         A list; an iterator for an iterable other than a list or tuple.
 
     Raises:
-        TypeError: Something else is given.
-        ValueError: There are more questions than contexts, or fewer.
+        TypeError: The arguments have another form.
+        ValueError: The numbers of questions and contexts differ.
     """
-    wanted = "a question and a context, or dicts with both"
+    forms = "a question and a context, or dicts with both"
     if len(args) == 2 and not named and all(isinstance(arg, str) for arg in args):
         return [(args[0], args[1])]
     if len(args) == 1 and not named:
         given = args[0]
         if isinstance(given, dict):
             return [_pair(given)]
-        # A data set of torch has __getitem__ alone.
+        # A data set of torch may have __getitem__ only.
         if isinstance(given, str) or not (
             isinstance(given, Iterable) or hasattr(given, "__getitem__")
         ):
-            raise TypeError(f"the argument is a {type(given).__name__}; expected {wanted}")
+            raise TypeError(f"the argument is a {type(given).__name__}; expected {forms}")
         if isinstance(given, list | tuple):
             return [_pair(item) for item in given]
         return (_pair(item) for item in given)
     if args or set(named) != {"question", "context"}:
         raise TypeError(
-            f"{len(args)} arguments and {', '.join(named) or 'no keywords'} given; expected "
-            f"{wanted}"
+            f"{len(args)} arguments and {', '.join(named) or 'no keywords'} given; expected {forms}"
         )
     question, context = named["question"], named["context"]
     if isinstance(question, str):
@@ -52,8 +51,8 @@ def parse_inputs(args: tuple[Any, ...], named: Mapping[str, Any]) -> list[Pair] 
     contexts = [context] * len(questions) if isinstance(context, str) else list(context)
     if len(questions) != len(contexts):
         raise InputError(
-            f"{len(questions)} questions and {len(contexts)} contexts are given. Expected one "
-            "context, or one for each question. Give as many of both."
+            f"There are {len(questions)} questions and {len(contexts)} contexts. Give one context, "
+            "or one per question."
         )
     return [_pair({"question": q, "context": c}) for q, c in zip(questions, contexts, strict=True)]
 

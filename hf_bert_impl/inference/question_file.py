@@ -1,4 +1,4 @@
-"""Files of questions: records in, and each with its answers out."""
+"""Read files of questions, and answer them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def read_questions(file: str, context: str | None) -> Iterator[dict[str, Any]]:
         context: The context of records without one.
 
     Yields:
-        The record of each question, with its `id` where it has one.
+        The record of each question, with its `id` if it has one.
 
     Raises:
-        ValueError: There is no such file, no question in it, or a record is of another form.
+        ValueError: The file is missing, empty or damaged.
     """
     columns, is_empty = ("question", "context"), True
     with RecordInput(file, columns, "id", optional=True) as source:
@@ -36,18 +36,11 @@ def read_questions(file: str, context: str | None) -> Iterator[dict[str, Any]]:
             check_text(identifier, f"the id in {place}")
             yield record if identifier is None else record | {"id": identifier}
     if is_empty:
-        name = source.name
-        raise InputError(
-            f"{name} is empty. Expected a question a line. Give a file with questions."
-        )
+        raise InputError(f"{source.name} is empty. Write one question per line.")
 
 
 def check_record(record: Any, where: str) -> None:
-    """Check that a record asks something.
-
-    Raises:
-        InputError: It lacks a question or a context, or one of them is empty.
-    """
+    """Raises InputError if a record's question or context is missing, empty or damaged."""
     for key in ("question", "context"):
         value = record.get(key) if isinstance(record, dict) else None
         what = "has an empty" if isinstance(value, str) else "has no"
@@ -55,16 +48,14 @@ def check_record(record: Any, where: str) -> None:
             if not any("\ud800" <= letter <= "\udfff" for letter in value):
                 continue
             what = "has half a surrogate pair in its"
-        remedy = "give the context of all lines as `context`" if key == "context" else "add it"
-        raise InputError(
-            f"{where} {what} {key!r}. Expected a question and a context, both texts. {remedy}."
-        )
+        remedy = "Add it, or give one `context` for all questions" if key == "context" else "Add it"
+        raise InputError(f"{where} {what} {key!r}. {remedy}.")
 
 
 def answer_records(
     pipeline: QuestionAnsweringPipeline, records: Iterable[dict[str, Any]]
 ) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Each record of `read_questions` with its answers, in order; few are read ahead."""
+    """Each record of `read_questions` with its answers, in order."""
     asked: deque[dict[str, Any]] = deque()
 
     def remembered() -> Iterator[dict[str, Any]]:

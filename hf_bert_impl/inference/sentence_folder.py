@@ -1,7 +1,7 @@
-"""The files that make a BERT a sentence-transformers model, as they are in a folder.
+"""The files of a sentence-transformers model.
 
-modules.json lists the modules: BERT, its pooling, and further ones. Each has a folder with a
-config.json, and weights if it has any. Settings of the whole model are in
+modules.json lists the modules: BERT, its pooling and others. Each has a folder with a config.json,
+and weights if it has any. Settings of the whole model are in
 config_sentence_transformers.json.
 """
 
@@ -15,10 +15,10 @@ from hf_bert_impl.files.json_files import check_text, read_json, write_json
 
 MODULES = "modules.json"
 TRANSFORMER_CONFIG = "sentence_bert_config.json"
-#: Files beside BERT, in the folder itself; further modules have folders.
+#: Files in the folder itself; modules other than BERT have their own folders.
 SENTENCE_FILES = (MODULES, "config_sentence_transformers.json", TRANSFORMER_CONFIG)
 
-#: Fields that sentence-transformers does not check when it reads them.
+#: Fields that sentence-transformers does not check.
 _FIELDS: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(("max_seq_length", "truncate_dim"), (int, "a whole number from 1")),
     **dict.fromkeys(("default_prompt_name", "similarity_fn_name"), (str, "a text")),
@@ -53,13 +53,11 @@ def read_modules(folder: str | os.PathLike[str]) -> list[tuple[str, str]] | None
         )
         if not isinstance(kind, str) or not isinstance(path, str):
             raise InputError(
-                f"modules.json of {folder} is no list of modules. Expected objects with 'type' "
-                "and 'path'. Restore it."
+                f"modules.json of {folder} lists a module without 'type' or 'path'. Restore it."
             )
         if os.path.isabs(path) or ".." in Path(path).parts:
             raise InputError(
-                f"modules.json of {folder} names {path!r}, outside its own folder. Expected a "
-                "folder in it. Restore it."
+                f"modules.json of {folder} names {path!r}, outside that folder. Restore it."
             )
         modules.append((kind.rpartition(".")[2], path))
     return modules
@@ -85,24 +83,24 @@ def _check_fields(file: Path) -> None:
         value = config.get(name)
         is_number = kind is not int or (type(value) is int and value >= 1)
         if value is not None and not (isinstance(value, kind) and is_number):
-            raise InputError(f"{file} has {name}={value!r:.60}. Expected {expected}. Restore it.")
+            raise InputError(f"{file} has {name}={value!r:.60}, not {expected}. Restore it.")
 
 
 def copy_sentence_modules(source: Path, folder: Path) -> list[str]:
-    """Copies what makes a BERT a sentence-transformers model: its pooling and what follows.
+    """Copies the pooling and further modules of a sentence-transformers model.
 
-    The copy has BERT in the folder itself, also where the source has it in one below, as the first
-    releases had.
+    The copy has BERT in the folder itself. The source may have it in a folder below, as early
+    releases do.
 
     Args:
-        source: The folder that the model was loaded from.
-        folder: Where its copy is.
+        source: The folder of the loaded model.
+        folder: The folder of its copy.
 
     Returns:
-        The names that were copied; none where the source is a bare BERT.
+        The copied names; none if the source is a bare BERT.
 
     Raises:
-        ValueError: Its modules.json is damaged, or names a folder outside.
+        ValueError: modules.json is damaged, or names a folder outside.
     """
     modules = read_modules(source)
     if not modules:

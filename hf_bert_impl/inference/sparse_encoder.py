@@ -1,8 +1,7 @@
-"""`splade_vectors` in place of the modules of a sentence-transformers `SparseEncoder`.
+"""Compute a sentence-transformers `SparseEncoder` by `splade_vectors`.
 
-A SparseEncoder's masked-LM module gives the scores of all tokens (B, S, V), and its SpladePooling
-reduces them to (B, V). `SpladeFold` joins the two. Both modules stay where they are and what they
-are, so the encoder saves, moves and shows itself as before.
+Its masked-LM module outputs the scores of all tokens (B, S, V), and its SpladePooling reduces them
+to (B, V). `SpladeFold` replaces the `forward` of both modules.
 """
 
 from collections import Counter
@@ -16,7 +15,7 @@ from torch import nn
 
 from hf_bert_impl.inference.splade import splade_vectors, takes_splade
 
-#: The features of a batch that the model reads.
+#: Features that the model reads.
 _READ = (
     *("input_ids", "attention_mask", "token_type_ids", "position_ids"),
     *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),
@@ -28,14 +27,14 @@ Features = dict[str, Any]
 class SpladeFold:
     """A masked-LM module and the SpladePoolings behind it, computed as one.
 
-    While it is enabled, the masked-LM module leaves a batch to the pooling, which computes
-    `sentence_embedding` (B, V), float32, from the ids. There are no `token_embeddings` then. With
-    gradients, in train mode, in a compiled program, and with hidden states or embeddings as input,
-    both modules work as ever. Copies and pickles of the encoder keep it.
+    While enabled, the masked-LM module passes a batch on, without `token_embeddings`. The pooling
+    computes `sentence_embedding` (B, V), float32, from the ids. Both modules compute as before with
+    gradients, in train mode, when compiled, and with hidden states or embeddings as input. Copies
+    and pickles of the encoder keep the fold.
 
     Args:
-        transformer: The module with the model, which `splade_vectors` takes.
-        poolings: sentence-transformers' `SpladePooling`; more than one where routes share a model.
+        transformer: The module of a model that `splade_vectors` takes.
+        poolings: The `SpladePooling` modules behind it; several if routes share a model.
     """
 
     def __init__(self, transformer: nn.Module, poolings: Sequence[nn.Module]) -> None:
@@ -43,19 +42,19 @@ class SpladeFold:
         self.poolings = list(poolings)
 
     def enable(self) -> None:
-        """Puts it in the place of the modules' `forward`."""
+        """Replaces the modules' `forward`."""
         self.transformer.forward = self.leave
         for pooling in self.poolings:
-            # A module takes no function as an attribute for the type checker.
+            # mypy allows no assignment of a function.
             setattr(pooling, "forward", partial(self.pool, pooling))  # noqa: B010
 
     def disable(self) -> None:
-        """Gives the modules their own `forward` back."""
+        """Restores the modules' `forward`."""
         for module in (self.transformer, *self.poolings):
             vars(module).pop("forward", None)
 
     def leave(self, features: Features, **options: Any) -> Features:
-        """The masked-LM module's `forward`: hands the batch on as it is."""
+        """The masked-LM module's `forward`: passes the batch on."""
         transformer = self.transformer
         serves = (
             not torch.is_grad_enabled()
@@ -75,7 +74,7 @@ class SpladeFold:
         return found
 
     def pool(self, pooling: Any, features: Features) -> Features:
-        """A pooling's `forward`: vectors from ids, or from scores where there are any."""
+        """A pooling's `forward`: vectors from scores if given, else from ids."""
         if "token_embeddings" in features:
             found: Features = type(pooling).forward(pooling, features)
             return found
@@ -93,11 +92,10 @@ class SpladeFold:
 
 
 def splade_folds(encoder: nn.Module) -> list[SpladeFold]:
-    """The places of a `SparseEncoder` where vectors can be folded, its Router's routes among them.
+    """The folds of a `SparseEncoder`, including a Router's routes.
 
-    Those that are enabled are the same objects at each call; new ones are not enabled. A masked-LM
-    module whose scores are read by anything else than a SpladePooling right behind it is no such
-    place, nor is one whose pooling serves another model as well.
+    Enabled folds are returned again; others are new. A masked-LM module has a fold if only
+    SpladePooling modules of this model follow it.
     """
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.sparse_encoder.modules import SpladePooling
@@ -119,7 +117,7 @@ def splade_folds(encoder: nn.Module) -> list[SpladeFold]:
 
 
 def _in_order(encoder: nn.Module) -> Iterator[tuple[nn.Module, nn.Module | None]]:
-    """The modules of every chain, each with the one behind it."""
+    """Every module of a chain, with the next one."""
     for chain in encoder.modules():
         if isinstance(chain, nn.Sequential):
             yield from pairwise([*chain, None])

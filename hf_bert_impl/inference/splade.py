@@ -1,10 +1,10 @@
-"""SPLADE vectors: one weight for each word of the vocabulary, without the scores of all tokens.
+"""SPLADE vectors: one weight per word of the vocabulary, without storing the scores of all tokens.
 
 A text's vector is max log(1 + relu(score)) over its tokens (Formal et al. 2021,
 https://arxiv.org/abs/2109.10086), or the sum over them (https://arxiv.org/abs/2107.05720). The
-scores of a batch are (tokens, V), hundreds of times as large as the states that they come from. So
-they are computed for a few tokens at a time and folded into the vectors at once. log1p and relu
-never fall, so that a maximum can be taken of the scores before them.
+scores of a batch are (tokens, V), hundreds of times larger than the states. So they are computed
+for a few tokens at a time and reduced at once. log1p and relu are monotonic, so the maximum can be
+taken before them.
 
 Notation: B batch, S sequence, R texts, N tokens of all texts, V vocabulary, D hidden size.
 """
@@ -25,7 +25,7 @@ from hf_bert_impl.model.layout import Encoded, Inputs, Wanted
 from hf_bert_impl.model.modeling_bert import BertForMaskedLM
 
 POOLING_STRATEGIES = ("max", "sum")
-#: How often log1p follows relu (twice in https://arxiv.org/abs/2504.14839).
+#: How many log1p follow relu (two in https://arxiv.org/abs/2504.14839).
 LOGARITHMS = {"relu": 1, "log1p_relu": 2}
 
 
@@ -49,43 +49,38 @@ def splade_vectors(
 ) -> Tensor:
     """The SPLADE vector of each text.
 
-    No more scores are held than `LARGEST_BLOCK` bytes, whatever the batch is, and with gradients
-    the backward pass computes them again. A text's numbers have the same bits in any batch if the
-    model is batch-invariant (`BertConfig.batch_invariant`).
+    At most `LARGEST_BLOCK` bytes of scores are stored; the backward pass computes them again. With
+    `BertConfig.batch_invariant`, a text's vector has the same bits in any batch.
 
     Args:
-        model: A `BertForMaskedLM`, or another masked LM that `optimize` has made fast, of any
-            dtype.
-        input_ids: (B, S) token ids; or (1, N), several texts end to end, told apart as in
-            `BertModel.forward`.
-        attention_mask: (B, S), zero where a token does not count; None if all do.
+        model: A `BertForMaskedLM`, or another family's masked LM after `optimize`.
+        input_ids: (B, S) token ids; or (1, N) packed texts, as in `BertModel.forward`.
+        attention_mask: (B, S), zero for padding; None for none.
         token_type_ids: (B, S) segments.
         position_ids: (B, S) positions.
         pooling_strategy: "max" or "sum" over the tokens of a text.
         activation_function: "relu" for log1p(relu(score)), or "log1p_relu" for log1p of that.
-        **options: What else `BertModel.forward` takes, such as `cu_seq_lens_q`.
+        **options: Further arguments of `BertModel.forward`, such as `cu_seq_lens_q`.
 
     Returns:
-        (B, V), or (R, V) of packed input, float32. A text without attended tokens gets zeros.
+        (B, V), or (R, V) for packed input, float32. A text without attended tokens gets zeros.
 
     Raises:
-        InputError: The model has no masked-LM head of this package, the mask is not (B, S), or
-            there is no such pooling or activation.
+        InputError: The model has no suitable masked-LM head, the mask is not (B, S), or the pooling
+            or activation is unknown.
         ValueError: The input does not fit the model.
     """
     if not takes_splade(model):
         kind = type(model)
         raise InputError(
-            f"the model is a {kind.__module__}.{kind.__qualname__}. Expected "
-            "hf_bert_impl.BertForMaskedLM, or a masked LM of transformers after optimize(model). "
-            "Load it with BertForMaskedLM.from_pretrained, or call optimize first."
+            f"The model is a {kind.__module__}.{kind.__qualname__}. Load it with "
+            "hf_bert_impl.BertForMaskedLM.from_pretrained, or call hf_bert_impl.optimize first."
         )
     check_choice("`pooling_strategy`", pooling_strategy, POOLING_STRATEGIES)
     check_choice("`activation_function`", activation_function, LOGARITHMS)
     if attention_mask is not None and attention_mask.ndim != 2:
         raise InputError(
-            f"`attention_mask` has {attention_mask.ndim} dimensions. Expected a mask (batch, "
-            "sequence), which says whose scores count. Give that one."
+            f"`attention_mask` has {attention_mask.ndim} dimensions. Use a mask (batch, sequence)."
         )
     logarithms = LOGARITHMS[activation_function]
 
@@ -126,7 +121,7 @@ def splade_vectors(
             before = best[piece.text]
             best[piece.text] = one if before is None else join(before, one)
         start = stop
-    # Each text's numbers by itself: the last few of a tensor may be rounded another way.
+    # Text by text: rounding may differ at the end of a tensor.
     vectors = [
         states.new_zeros(vocabulary, dtype=torch.float32)
         if one is None
@@ -145,12 +140,7 @@ def takes_splade(model: nn.Module) -> bool:
 
 
 def _by_text(encoded: Encoded, inputs: Inputs) -> tuple[Tensor, list[Piece]]:
-    """The states (N, D) of attended tokens, text by text, and how many each text has.
-
-    Args:
-        encoded: States with or without padding.
-        inputs: The batch that they are of.
-    """
+    """The states (N, D) of attended tokens, text by text, and the pieces of the texts."""
     states, index = encoded.states, encoded.index
     if index is None:
         states = states.flatten(0, 1)
@@ -170,10 +160,7 @@ def _by_text(encoded: Encoded, inputs: Inputs) -> tuple[Tensor, list[Piece]]:
 
 
 def _slices(pieces: list[Piece], limit: int) -> Iterator[list[Piece]]:
-    """Groups of pieces of at most `limit` tokens together; longer ones are cut.
-
-    Where a text is cut depends on nothing but its length.
-    """
+    """Groups of pieces with at most `limit` tokens; longer pieces are cut, at multiples of it."""
     group: list[Piece] = []
     free = limit
     for text, tokens in pieces:
@@ -194,7 +181,7 @@ def _reduce(
     group: list[Piece],
     of_piece: Callable[[Tensor], Tensor],
 ) -> list[Tensor]:
-    """(V,) of each piece of some tokens, (n, D)."""
+    """Reduces the scores of states (n, D) to (V,) per piece."""
     sizes = [piece.tokens for piece in group]
 
     def reduced(states: Tensor) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""What a finished job has written, checked and put together."""
+"""Read and check the output of a finished job."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def finished(output: Path) -> dict[Any, dict[str, Any]]:
 
 
 def rejects(output: Path) -> list[dict[str, Any]]:
-    """The rows that were set apart."""
+    """The rejected rows."""
     return [json.loads(line) for line in (output / REJECTS).read_text().splitlines()]
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hf_bert_impl import BertForMaskedLM, TextEncoder
-from hf_bert_impl.distributed import Answer, Classify, EmbedTexts, FillMask, ScorePairs, batch_tasks
+from hf_bert_impl.distributed import Answer, Classify, EmbedTexts, FillMask, ScorePairs
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
 from tests.distributed.conftest import TEXTS
@@ -111,16 +111,21 @@ def test_an_empty_batch_and_bad_rows(models, kind, head, labels, columns):
     empty = task({name: [] for name in columns})
     assert all(len(values) == 0 for values in empty.values())
     assert set(empty) == {*columns, *task.output_columns}
-    good, single = {name: ["a [MASK]"] for name in columns}, r"a single row; .*batched=True"
+    good, single = {name: ["a [MASK]"] for name in columns}, r"a single row\..*batched=True"
     for batch, words in (
-        ({"another": ["a"]}, "there is no column"),
-        ({name: ["a [MASK]", None] for name in columns}, r"row 1 of column .* is None; expected"),
+        ({"another": ["a"]}, "There is no column"),
+        ({name: ["a [MASK]", None] for name in columns}, "Row 1 of column .* is None"),
         # The batch of a map that is not batched.
         *((good | {columns[-1]: one}, single) for one in ("a", np.array("a"), b"ab", None, {})),
-        (["a"], r"the batch is \['a'\] \(list\); expected columns by name"),
+        (["a"], r"The batch is \['a'\] \(list\)\. Use a dictionary"),
     ):
         with pytest.raises(InputError, match=words):
             task(batch)
+    if kind is ScorePairs:
+        with pytest.raises(InputError, match="has 3 labels; a cross-encoder has one"):
+            kind(models(head, 3))
+    with pytest.raises(InputError, match="threads"):
+        kind(models(head, labels), threads=-1)
     again = pickle.dumps(task)
     assert type(pickle.loads(again)) is kind
     assert len(again) < 2000  # the arguments, not the weights
@@ -143,30 +148,8 @@ def test_forms_of_batches(models, form):
     assert found["text"].to_pylist() == TEXTS
     assert np.array_equal(np.array(found["vector"].to_pylist(), np.float32), expected)
     bad = arrow.array([b"fine", b"caf\xc9"]).view(arrow.string())
-    with pytest.raises(InputError, match=r"row 1 of column 'text' of a batch is b'caf\\xc9'"):
+    with pytest.raises(InputError, match=r"Row 1 of column 'text' is b'caf\\xc9'"):
         task(arrow.table({"text": bad}))
-
-
-def test_arguments_that_cannot_be(models):
-    with pytest.raises(InputError, match="has 3 labels; expected a cross-encoder"):
-        ScorePairs(models("BertForSequenceClassification"))
-    with pytest.raises(InputError):
-        EmbedTexts(models("BertModel"), threads=-1)
-
-
-@pytest.mark.parametrize(("share", "threads"), [(2, None), (2, 3), (None, 3)])
-def test_freed_memory_is_kept_in_worker_processes(models, monkeypatch, share, threads):
-    """The setting applies to the whole process, so the caller's own process is left unchanged."""
-    calls = []
-    monkeypatch.setattr(batch_tasks, "_threads_here", lambda: share)
-    monkeypatch.setattr(batch_tasks, "keep_freed_memory", lambda: calls.append("kept"))
-    before = torch.get_num_threads()
-    try:
-        EmbedTexts(models("BertModel"), threads=threads)
-        assert torch.get_num_threads() == (threads or share)
-        assert calls == ["kept"] * (share is not None)
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")

@@ -44,14 +44,14 @@ def running():
 
 
 def test_cpus_of_a_worker():
-    """All workers find room, and none is larger than a node."""
+    """All workers fit, and none is larger than a node."""
     for nodes, workers, cpus in (([2], 3, 1), ([4, 2], 1, 4), ([4, 2], 2, 2), ([8, 8], 3, 4)):
         resources = [{"CPU": float(count)} for count in nodes]
         assert on_ray.cpus_of_worker(resources, workers) == cpus
 
 
 def test_actors_and_a_node_die(ray, job, tmp_path, expected):
-    """Ray goes on by itself; every row is there once, with the same bits."""
+    """Ray retries by itself; every row is written once, with the same bits."""
     from ray.cluster_utils import Cluster
 
     pids = tmp_path / "pids"
@@ -86,14 +86,14 @@ def test_actors_and_a_node_die(ray, job, tmp_path, expected):
         cluster.shutdown()
 
 
-def test_nobody_listens_at_the_address(job):
+def test_an_address_that_refuses(job):
     pytest.importorskip("ray", reason="the extra 'ray' is not installed")
     with pytest.raises(InputError, match=r"Ray cannot be reached at '127.0.0.1:1'"):
         run_job(job, Engine("ray", address="127.0.0.1:1"))
 
 
 def workers_of(driver):
-    """The processes that compute, without those that Ray has for itself."""
+    """The processes that compute, without Ray's own processes."""
     found = []
     for child in psutil.Process(driver.pid).children(recursive=True):
         with contextlib.suppress(psutil.Error):  # it ended meanwhile
@@ -102,11 +102,11 @@ def workers_of(driver):
     return found
 
 
-@pytest.mark.timeout(900)  # two starts of Ray, which reads a gigabyte where nothing is cached
+@pytest.mark.timeout(900)  # two starts of Ray, slow on a cold disk
 def test_the_driver_is_killed(ray, job, rows, expected, capsys):
-    """The same command makes what is missing and nothing else; Ray is started here and ended again.
+    """The same command makes missing parts only, and stops the Ray that it has started.
 
-    Its workers are no slower than their driver on a busy machine.
+    Workers have the priority of their driver.
     """
     lines = rows.read_text().splitlines()
     lines[7] = json.dumps({"text": None, "id": "t7"})
@@ -128,7 +128,7 @@ def test_the_driver_is_killed(ray, job, rows, expected, capsys):
     assert {worker.nice() for worker in workers} == {os.nice(0)}
     process.send_signal(signal.SIGKILL)
     process.wait()
-    # They outlive their driver for a moment, in which they write.
+    # Workers may outlive their driver for a moment, and write.
     _, alive = psutil.wait_procs(workers, timeout=60)
     assert not alive
     done = {file: file.stat().st_mtime_ns for file in job.output.glob("_parts/*.json")}
@@ -144,7 +144,7 @@ def test_the_driver_is_killed(ray, job, rows, expected, capsys):
 
 
 class TestOnRayThatRuns:
-    """What does not start Ray, and does not end it."""
+    """On a running Ray, which is neither started nor stopped."""
 
     def test_many_inputs_are_read_side_by_side(self, running, job, tmp_path, expected):
         """By the workers: what cannot be read is an error before anything is written."""
@@ -191,11 +191,11 @@ class TestOnRayThatRuns:
             asked = remote.options(num_cpus=cpus).remote(models("BertModel"))
             assert running.get(asked) == expected
 
-    def test_no_room_for_a_worker_is_said(self, running, job, monkeypatch):
+    def test_nodes_without_enough_cpus(self, running, job, monkeypatch):
         monkeypatch.setattr(on_ray, "STARVED_SECONDS", 2.0)
         monkeypatch.setattr(on_ray, "LOOK_SECONDS", 1.0)
         monkeypatch.setattr(on_ray, "cpus_of_worker", lambda nodes, workers: 64)
-        with pytest.raises(InputError, match=r"a worker needs 64 CPUs, and the largest node"):
+        with pytest.raises(InputError, match="A worker needs 64 CPUs, but for"):
             run_job(job, Engine("ray"))
 
     def test_a_part_that_kills_its_workers_is_named(self, running, job, monkeypatch):

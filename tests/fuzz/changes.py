@@ -1,4 +1,4 @@
-"""What may happen to a model between two calls, done to ours and to the reference alike."""
+"""Changes of a model between two calls, applied to ours and to the reference."""
 
 import copy
 import tempfile

@@ -1,7 +1,7 @@
-"""Random models, batches, calls and changes beside transformers' own BERT, from a seed.
+"""Random models, batches, calls and changes, compared with transformers' BERT.
 
-Here a few trials, the same ones each time. `make fuzz` runs more, other ones each day, or those of
-`TRIALS=5000 SEED=7`. A failing trial names the line that runs it alone.
+The suite runs a few fixed trials. `make fuzz` runs more, with another seed each day, or with
+`TRIALS=5000 SEED=7`. A failing trial prints the command that repeats it.
 """
 
 import copy

@@ -1,7 +1,4 @@
-"""Random models of every family, batches, calls and changes beside transformers' own, from a seed.
-
-As `test_differential.py` has it for BERT.
-"""
+"""Random models of every family, compared with transformers; see `test_differential.py`."""
 
 import copy
 import pickle
@@ -85,7 +82,7 @@ CHANGES = {
     "a layer more": lambda m, rng: layers_of(m).append(copy.deepcopy(layers_of(m)[0])),
     "train and back": lambda m, rng: m.train(not m.training).train(not m.training),
 }
-#: What gives another model that computes the same.
+#: Ways to copy a model.
 COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda m: pickle.loads(pickle.dumps(m))}
 
 
@@ -155,6 +152,10 @@ def compare(ours: Any, reference: Any, rng: random.Random, seed: int) -> None:
         gaps,
         {k: getattr(v, "shape", v) for k, v in batch.items()},
     )
+    if rng.random() < 0.2:
+        tuples = [model(**batch, return_dict=False) for model in (ours, reference)]
+        kinds = [[getattr(value, "shape", type(value)) for value in values] for values in tuples]
+        assert kinds[0] == kinds[1]
     if not has_gradient:
         return
     for model, output in ((ours, found), (reference, expected)):

@@ -1,6 +1,6 @@
-"""Four threads infer with one prepared model while a fifth works on it: no call is torn.
+"""Four threads infer with one prepared model while a fifth replaces its weights by equal ones.
 
-Numbers stay what they are (a product with 1, a copy of themselves), so all results must agree.
+All results must agree.
 """
 
 import os

@@ -70,7 +70,7 @@ class Trial:
     after: list[str]
     #: The module that changes, as a name for `get_submodule`.
     target: str
-    #: Whether oneDNN computes small products too.
+    #: Whether oneDNN also computes small matrix multiplications.
     by_onednn: bool
 
     @property
@@ -112,7 +112,7 @@ def draw(seed: int) -> Trial:
     is_packed = not is_multiple and chance(0.2)
     mask, form = "right" if is_packed else rng.choice(ROW_MASKS), rng.choice(list(PLAIN))
     if mask == "empty row" and not (is_absolute and not is_decoder):
-        mask = "holes"  # attention to nothing is not the same on each backend
+        mask = "holes"  # attention to no token differs between backends
     if not (is_packed or is_multiple) and mask not in ("none", "empty row") and chance(0.25):
         form = rng.choice(list(WIDE))
     heads = rng.choice(["mask", "pruned"]) if chance(0.15) else None
@@ -214,7 +214,7 @@ def wide_mask(trial: Trial, tokens: Tensor, generator: torch.Generator) -> tuple
     heads = trial.config.num_attention_heads if trial.form in BY_HEAD else 1
     allowed = torch.rand(rows, heads, length, length, generator=generator) > 0.3
     allowed |= torch.eye(length, dtype=torch.bool) | ~tokens[:, None, :, None]
-    allowed &= tokens[:, None, None]  # queries that are padding look at all of these
+    allowed &= tokens[:, None, None]  # padding queries attend to all of these
     if trial.config.is_decoder:
         allowed = allowed.tril()
     bias = torch.randn(allowed.shape, generator=generator) * (trial.form == "additive")
@@ -236,7 +236,7 @@ def draw_batch(trial: Trial) -> tuple[dict[str, Any], dict[str, Any], Tensor]:
         if trial.is_packed or trial.form in WIDE:
             labels["labels"][~tokens] = -100
         if trial.is_packed and trial.head == "BertLMHeadModel":
-            labels["labels"][:, 0] = -100  # nothing predicts a sequence's first token
+            labels["labels"][:, 0] = -100  # a sequence's first token is not predicted
     if "inputs_embeds" in trial.gives:
         shape = (*inputs.pop("input_ids").shape, config.hidden_size)
         inputs["inputs_embeds"] = torch.randn(shape, generator=generator)

@@ -189,18 +189,6 @@ def test_an_error_comes_to_its_own_caller(encoder, monkeypatch, place):
     assert run(result(joined, ["a"])) == 1
 
 
-def test_wrong_arguments_are_not_queued(encoder, watched):
-    for arguments, options, words in (
-        ((["a", 1],), {}, r"texts\[1\] is int; give each text as a str"),
-        (("a", "x"), {}, "Prompt name 'x' not found"),
-        (("a",), {"truncate_dim": 0}, "truncate_dim is 0"),
-        ((["a", "\ud83d"],), {}, r"texts\[1\] has half a surrogate pair"),
-    ):
-        with pytest.raises((TypeError, ValueError), match=words):
-            run(encoder.encode_async(*arguments, **options))
-    assert not watched.batches
-
-
 # --- event loops, threads and copies -----------------------------------------------------------
 
 

@@ -33,7 +33,7 @@ def save_pieces(folder):
         (folder / name).unlink()
 
 
-#: What is written besides vocab.txt: a function, tokenizer_config.json, fields of config.json.
+#: Additions to vocab.txt: a function, tokenizer_config.json, and fields of config.json.
 FOLDERS = {
     "named in tokenizer_config.json": (None, JAPANESE, {}),
     "named in config.json": (None, SETTINGS, NAMED),
@@ -82,7 +82,7 @@ def test_a_tokenizer_written_in_python_gives_the_same_vectors(save_tiny, tmp_pat
 def test_code_of_its_own_is_refused_in_one_line(save_tiny, named, pair):
     folder = name_tokenizer(save_tiny(words=LETTERS), named | {"auto_map": pair})
     (folder / "own.py").write_text("raise SystemExit('the code ran')")
-    with pytest.raises(InputError, match=r"is code of its own, which is not run; .* AutoTokenizer"):
+    with pytest.raises(InputError, match=r"custom code, which is not run.* AutoTokenizer"):
         load_tokenizer(str(folder), {})
 
 

@@ -43,14 +43,14 @@ def test_probabilities_are_upstreams(folder, tokenizer):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("nice to meet you", r"'nice to meet you' has no mask; expected \[MASK\]"),
-        (" ", r"the text is empty; expected a text with \[MASK\]"),
-        ("[MASK]" + " the" * 40, "the text has 43 tokens; expected at most 31"),
+        ("nice to meet you", r"'nice to meet you' has no \[MASK\]"),
+        (" ", r"The text is empty.*\[MASK\]"),
+        ("[MASK]" + " the" * 40, "has 43 tokens. The limit is 31"),
     ],
 )
 def test_texts_without_an_answer(tokenizer, text, words):
     with pytest.raises(InputError, match=words):
         encode_masked(tokenizer, text, 31)
     tokenizer.mask_token = None
-    with pytest.raises(InputError, match="has no mask token; expected one such as"):
+    with pytest.raises(InputError, match=r"has no mask token\. Set mask_token"):
         encode_masked(tokenizer, text, 31)

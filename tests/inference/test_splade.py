@@ -159,8 +159,8 @@ def test_a_text_that_attends_to_nothing_is_zero(prepared):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"pooling_strategy": "mean"}, "`pooling_strategy` is 'mean'; expected one of max, sum"),
-        ({"activation_function": "gelu"}, "`activation_function` is 'gelu'; expected one of relu"),
+        ({"pooling_strategy": "mean"}, "`pooling_strategy` is 'mean'.*max, sum"),
+        ({"activation_function": "gelu"}, "`activation_function` is 'gelu'.*relu"),
         ({"attention_mask": torch.ones(5, 13, 13)}, "`attention_mask` has 3 dimensions"),
         ({"cu_seq_lens_q": torch.tensor([0, 3, 13])}, "packed input is one row"),
     ],
@@ -175,6 +175,6 @@ def test_wrong_input_is_one_line(change, message):
 def test_a_model_without_masked_lm_head_is_one_line():
     stock = reference_model(model_and_batch("BertForMaskedLM", 1)[0])
     model, batch = model_and_batch("BertModel", 1)
-    for one, words in ((model, "BertModel; expected hf_bert"), (stock, "the model is a transform")):
+    for one, words in ((model, r"\.BertModel\. Load"), (stock, "The model is a transform")):
         with pytest.raises(InputError, match=words):
             splade_vectors(one, **batch)

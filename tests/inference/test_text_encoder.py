@@ -120,7 +120,7 @@ def test_calls_give_what_stock_gives(pair, method, arguments, options):
         found, expected = (each(texts, *arguments, **options) for each in (ours, stock))
         assert type(found) is type(expected) and found[0].dtype == expected[0].dtype
         found, expected = (np.stack(list(each)).astype(float) for each in (found, expected))
-        if "precision" in options:  # a number may lie on the edge of a step
+        if "precision" in options:  # rounding may differ at the edge of a step
             assert (found != expected).mean() < 0.02
         else:
             np.testing.assert_allclose(found, expected, atol=TOLERANCE)
@@ -175,7 +175,7 @@ def test_the_average_of_the_first_and_the_last_layer(tiny):
     both = zip(plain_states(tiny, TEXTS, 1), plain_states(tiny, TEXTS), strict=True)
     expected = torch.stack([((first + last) / 2).mean(0) for first, last in both])
     assert_near(encoder.encode(TEXTS, token_budget=20), expected.numpy())
-    with pytest.raises(ValueError, match="'median'; expected one of cls, mean, max, first-last"):
+    with pytest.raises(ValueError, match=r"'median'.*cls, mean, max, first-last"):
         TextEncoder(tiny, pooling="median")
 
 
@@ -191,14 +191,6 @@ def test_forms_of_the_result(encoder):
     assert encoder.encode([], convert_to_numpy=False) == []
     assert encoder.encode([], precision="float16").dtype == np.float16
     assert encoder.similarity(expected, expected).shape == (4, 4)
-
-
-def test_a_pool_of_processes(encoder):
-    pool = encoder.start_multi_process_pool(["cpu"])
-    try:
-        assert_near(encoder.encode(TEXTS * 9, pool=pool), encoder.encode(TEXTS * 9))
-    finally:
-        encoder.stop_multi_process_pool(pool)
 
 
 # --- batches, streams, coroutines --------------------------------------------------------------
@@ -328,12 +320,10 @@ def test_settings(save_stock):
     assert again.similarity_fn_name == "cosine"
 
 
-def test_the_model_card_and_the_tip_of_a_push_show_a_sentence_transformer(encoder, tmp_path):
+def test_the_model_card_shows_a_sentence_transformer(encoder, tmp_path):
     encoder.save(str(tmp_path), model_name="someone/a-model")
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert 'model = SentenceTransformer("someone/a-model")' in card
-    tip = encoder._push_to_hub_usage_tip("someone/a-model")
-    assert "import SentenceTransformer" in tip and "TextEncoder" not in tip
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8"])
@@ -389,6 +379,32 @@ def test_a_revision_from_a_cache(save_stock, tiny, tmp_path):
 # --- wrong input -------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("method", ["encode", "encode_stream", "encode_async"])
+def test_wrong_arguments(encoder, method):
+    for options, message in (
+        ({"texts": ["a", 1]}, r"texts\[1\] is int|type: int"),
+        ({"texts": ["a", "\ud83d"]}, r"half a surrogate pair|TextEncodeInput"),
+        ({"prompt_name": "x"}, "Prompt name 'x' not found"),
+        ({"unknown": 1}, "unknown"),
+    ):
+        given = {"texts": SHORT, **options}
+        with pytest.raises((ValueError, TypeError), match=message):
+            found = getattr(encoder, method)(given.pop("texts"), **given)
+            asyncio.run(found) if method == "encode_async" else list(found)
+
+
+def test_a_wrong_dimension_is_not_queued(encoder):
+    with pytest.raises(ValueError, match="truncate_dim is 0"):
+        asyncio.run(encoder.encode_async(SHORT, truncate_dim=0))
+
+
+@pytest.mark.parametrize("option", ["token_budget", "batch_size"])
+def test_sizes_below_one(encoder, option):
+    for method in (encoder.encode, encoder.encode_stream):
+        with pytest.raises(ValueError, match=option):
+            list(method(SHORT, **{option: 0}))
+
+
 def test_vectors_that_are_not_finite(tiny, tmp_path):
     folder = shutil.copytree(tiny, tmp_path / "large")
     weights = safetensors.torch.load_file(folder / "model.safetensors")
@@ -405,38 +421,13 @@ def test_vectors_that_are_not_finite(tiny, tmp_path):
         ({"default_prompt_name": "x"}, "x"),
         ({"similarity_fn_name": "cos"}, "cosine"),
         ({"truncate_dim": -1}, "truncate_dim is -1"),
-        ({"dtype": "float8"}, r"'float8'; expected one of float32, bfloat16, .*int8"),
-        ({"dtype": "int8", "prepare": False}, "leave prepare=True"),
-        ({"max_length": 2}, "max_length is 2. Use 3 to 31, for which"),
-        ({"max_length": POSITIONS + 1}, "max_length is 32. Use 3 to 31, for which"),
-        ({"device": "nowhere"}, "device is 'nowhere'.*expected a device of this machine"),
+        ({"dtype": "float8"}, "'float8'.*float32, bfloat16, .*int8"),
+        ({"dtype": "int8", "prepare": False}, "Use prepare=True"),
+        ({"max_length": 2}, "max_length is 2.*3 to 31"),
+        ({"max_length": POSITIONS + 1}, "max_length is 32.*3 to 31"),
+        ({"device": "nowhere"}, "This machine has no device 'nowhere'"),
     ],
 )
 def test_wrong_arguments_of_loading(tiny, options, message):
     with pytest.raises(ValueError, match=message):
         TextEncoder.from_pretrained(tiny, **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"precision": "int4"}, "int4"),
-        ({"prompt_name": "x"}, "x"),
-        ({"token_budget": -1}, "token_budget is -1"),
-        ({"batch_size": 0}, "batch_size"),
-        ({"unknown": 1}, "unknown"),
-    ],
-)
-def test_wrong_arguments_of_encode(encoder, options, message):
-    with pytest.raises((ValueError, TypeError), match=message):
-        encoder.encode(SHORT, **options)
-
-
-def test_wrong_arguments_of_a_stream(encoder):
-    for options, message in (
-        ({"texts": "one text"}, "give an iterable of texts"),
-        ({"texts": SHORT, "token_budget": 0}, "token_budget is 0"),
-        ({"texts": SHORT, "prompt_name": "x"}, "x"),
-    ):
-        with pytest.raises((TypeError, ValueError), match=message):
-            encoder.encode_stream(**options)

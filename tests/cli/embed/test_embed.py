@@ -87,8 +87,8 @@ ROWS = [
     ({"id": "a", "text": "nice"}, None),
     ({"id": "b", "text": None}, "nothing (null) for a text"),
     ({"id": "b", "text": "to"}, None),  # the only usable row with this id
-    ({"id": "a", "text": "meet"}, "line 4 of {} has the id 'a', which an earlier row has"),
-    ({"id": 7, "text": "you"}, "has 7 for an id; expected a text, as the first id is"),
+    ({"id": "a", "text": "meet"}, "line 4 of {} repeats the id 'a'"),
+    ({"id": 7, "text": "you"}, "has the id 7. Use a string, like the first id"),
     ({"text": "you"}, "no column 'id'"),
     ({"id": "", "text": "you"}, "line 7 of {} has no id"),
     ({"id": "h", "text": "huge"}, "line 8 of {}: a number of the vector is 1e+07"),
@@ -107,7 +107,7 @@ def test_one_policy_for_rows_that_cannot_be_used(
     options = ("--id-column", "id", "--part-size", 2, "--precision", "float16", "-q")
     result = hf_bert("embed", model, file, "-o", output, *options)
     rejects = output / "rejects.jsonl" if name == "a" else output.with_name(f"{name}.rejects.jsonl")
-    note = f"note: 6 row(s) are set apart, with the reasons in {rejects}\n"
+    note = f"note: 6 row(s) were rejected; the reasons are in {rejects}\n"
     assert result == (0, "", note)
     files = sorted(output.glob("*.parquet")) if name == "a" else [output]
     assert [it for one in files for it in read_table(one)["id"].to_pylist()] == ["a", "b", "c"]

@@ -259,7 +259,7 @@ def test_files_of_others_are_left_alone(hf_bert, one_error_line, model, lines, o
     beside.unlink()
     beside.mkdir()
     (beside / "mine").write_text("mine")
-    one_error_line(hf_bert(*command, "--overwrite"), "no job in parts has written them")
+    one_error_line(hf_bert(*command, "--overwrite"), "no job has written")
     assert (beside / "mine").read_text() == "mine"
     output.symlink_to(tmp_path / "none")
     one_error_line(hf_bert(*command), "exists", "--overwrite")
