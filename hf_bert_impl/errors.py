@@ -44,9 +44,8 @@ def check_offsets(tokenizer: Any) -> None:
     """
     if not getattr(tokenizer, "is_fast", False):
         raise UnfitTokenizer(
-            f"the tokenizer is {type(tokenizer).__name__}, which does not say where its tokens "
-            "stand in the text. Expected one that runs on the tokenizers library, such as "
-            "hf_bert_impl.BertTokenizer. Choose a model with such a tokenizer."
+            f"{type(tokenizer).__name__} does not give the positions of tokens in the text. "
+            "Use a fast tokenizer, such as hf_bert_impl.BertTokenizer."
         )
 
 
@@ -62,7 +61,7 @@ def check_choice(name: str, value: Any, allowed: Iterable[str]) -> None:
         InputError: It is none of them.
     """
     if value not in allowed:
-        raise InputError(f"{name} is {value!r}. Expected one of {', '.join(allowed)}. Choose one.")
+        raise InputError(f"{name} is {value!r}. Choose one of {', '.join(allowed)}.")
 
 
 def check_whole(name: object, missing: Iterable[str], whole: str, remedy: str) -> None:
@@ -83,7 +82,7 @@ def check_whole(name: object, missing: Iterable[str], whole: str, remedy: str) -
         count = f"{len(names)} weight{'s' * (len(names) > 1)}"
         raise InputError(
             f"{name} lacks {count} of {whole} ({', '.join(names[:SHOWN])}{more}), which would be "
-            f"random numbers. Expected a whole {whole}. {remedy}."
+            f"random: {remedy}."
         )
 
 

@@ -23,7 +23,7 @@ def install_command(extra: str | None = None) -> str:
 
 def install_remedy(extra: str) -> str:
     """How to get the libraries of an extra, for messages."""
-    return f"in a clone of hf_bert_impl: {install_command(extra)}"
+    return f"Install it in a clone of hf_bert_impl: {install_command(extra)}"
 
 
 def require(module: str, extra: str, purpose: str) -> Any:
@@ -46,8 +46,7 @@ def require(module: str, extra: str, purpose: str) -> Any:
         if error.name != module.partition(".")[0]:
             raise  # the library is there, and something in it is broken
         raise InputError(
-            f"{purpose} needs {error.name}, which is not installed. Expected the extra {extra!r}. "
-            f"Install it, {install_remedy(extra)}."
+            f"{purpose} needs {error.name}, which is not installed. {install_remedy(extra)}"
         ) from error
 
 

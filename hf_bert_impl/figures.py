@@ -25,13 +25,10 @@ def check_picture(file: str | os.PathLike[str]) -> None:
     """
     path = Path(file)
     if path.suffix not in FORMATS:
-        raise InputError(
-            f"the picture is {path}. Expected a name that ends in {', '.join(FORMATS)}. Rename it."
-        )
+        raise InputError(f"The picture is {path}. End its name in {', '.join(FORMATS)}.")
     if not path.absolute().parent.is_dir():
         raise InputError(
-            f"there is no folder {path.parent} for the picture. Expected one that exists. Make it "
-            "first."
+            f"There is no folder {path.parent} for the picture. Create it: mkdir -p {path.parent}"
         )
     require("matplotlib", "train", "drawing")
 

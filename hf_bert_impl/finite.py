@@ -41,11 +41,11 @@ def check_finite(module: nn.Module, name: Any) -> None:
     nan, total = int(tensor.isnan().sum()), tensor.numel()
     what = f"{nan} NaN" if nan else f"{int(tensor.isinf().sum())} infinities"
     more = f", and {len(odd) - 1} more tensors likewise" if len(odd) > 1 else ""
-    wide = "load it in float32, " if tensor.dtype == torch.float16 and not nan else ""
+    wide = "Load it in float32. " if tensor.dtype == torch.float16 and not nan else ""
     raise ValueError(
-        f"{name} has weights that are no finite numbers: {what} among the {total} of "
-        f"{first}{more}; expected finite ones; {wide}take a checkpoint from before its training "
-        "failed, or restore its files"
+        f"{name} has NaN or infinite weights: {what} among the {total} of "
+        f"{first}{more}. {wide}Use a checkpoint from before its training failed, or "
+        "restore its files."
     )
 
 
@@ -67,8 +67,8 @@ def check_numbers(numbers: Any, model: Any) -> None:
         return
     kind = str(model.dtype).removeprefix("torch.")
     wide = model.dtype in (torch.float32, torch.float64)
-    advice = "take a checkpoint with smaller weights" if wide else "use `dtype='float32'`"
+    advice = "Use a checkpoint with smaller weights." if wide else "Use `dtype='float32'`."
     raise NotFinite(
-        f"the model's outputs in {kind} are NaN or infinite; expected numbers below "
-        f"{torch.finfo(model.dtype).max:.3g}, in every layer; {advice}"
+        f"The model's outputs in {kind} are NaN or infinite. The largest {kind} is "
+        f"{torch.finfo(model.dtype).max:.3g}. {advice}"
     )

@@ -38,9 +38,7 @@ def class_of(head: str) -> str:
     """
     name = HEADS.get(head, head)
     if name not in HEADS.values():
-        raise InputError(
-            f"`head` is {head!r}. Expected one of {', '.join(HEADS)}. Choose one of these."
-        )
+        raise InputError(f"`head` is {head!r}. Choose one of {', '.join(HEADS)}.")
     return name
 
 

@@ -103,9 +103,8 @@ def check(model: Any) -> Pairs:
             stock = model.get_submodule(path)
         except AttributeError:
             raise InputError(
-                f"the {type_name(type(model))} has no {path}. Expected all parts that its config "
-                "says. Load it by hf_bert_impl; stock BERT leaves parts out, of relative "
-                "positions too."
+                f"The {type_name(type(model))} has no {path}, which its config names. Load it "
+                "with hf_bert_impl."
             ) from None
         _check(part, stock, path)
         pairs.append((part, stock))
@@ -232,39 +231,36 @@ def _empty(model: Any) -> Any:
 
 def _check(part: nn.Module, stock: nn.Module, path: str) -> None:
     """Raises unless `part` can take the place of `stock`."""
-    at = f"its module {path}" if path else "the model"
+    at = f"Module {path}" if path else "The model"
     if is_stock(stock):
         if any(vars(stock).get(name) for name in ("forward", "_compiled_call_impl")):
             raise InputError(
-                f"{at} is compiled, or another forward was put in its place. Expected a plain "
-                f"{type_name(type(stock))}. Call optimize before that."
+                f"{at} is compiled or has a replaced forward. Call optimize before that."
             )
         names = set(_names(part)) ^ set(_names(stock))
         if names:
             raise InputError(
-                f"{at} differs in {', '.join(sorted(names))} from what the model's config says. "
-                "Expected a BERT as transformers makes it. Undo the change; a model with "
-                "relative positions, which transformers ignores, is loaded by hf_bert_impl "
-                "itself."
+                f"{at} differs in {', '.join(sorted(names))} from its config. Undo the change, "
+                "or load the model with hf_bert_impl (relative positions need it)."
             )
     elif type(part) is nn.ModuleList and type(stock) is nn.ModuleList:
         if len(part) != len(stock):
             raise InputError(
-                f"{at} has {len(stock)} parts. Expected {len(part)}, as the model's config says. "
-                "Set the config to the model's sizes."
+                f"{at} has {len(stock)} parts, and the config says {len(part)}. Set the config "
+                "to the model's sizes."
             )
     elif list(part.children()):
         raise InputError(
-            f"{at} is a {type_name(type(stock))}. Expected a {STOCK_HOME}.{type(part).__name__}. "
-            "Undo what was put in its place (merge_and_unload() for an adapter)."
+            f"{at} is a {type_name(type(stock))}, not a {STOCK_HOME}.{type(part).__name__}. "
+            "Put the original back (merge_and_unload() for an adapter)."
         )
     elif type(part) is type(stock):
         for name, parameter in part.named_parameters():
             found = tuple(stock.get_parameter(name).shape)
             if found != tuple(parameter.shape):
                 raise InputError(
-                    f"{path}.{name} is {found}. Expected {tuple(parameter.shape)}, as the model's "
-                    "config says. Set the config to the model's sizes."
+                    f"{path}.{name} is {found}, and the config says {tuple(parameter.shape)}. Set "
+                    "the config to the model's sizes."
                 )
 
 

@@ -49,8 +49,8 @@ def language_codes(text: str) -> list[str]:
     for code in codes:
         if not re.fullmatch("[a-z]{2,3}|code|multilingual", code):
             raise InputError(
-                f"`language` has {code!r}. Expected codes of two or three letters (ISO 639), "
-                "multilingual or code. Write it as in en, or en,nl."
+                f"`language` has {code!r}. Write ISO 639 codes, as in en or en,nl; or "
+                "multilingual or code."
             )
     return codes
 

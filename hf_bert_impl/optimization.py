@@ -70,9 +70,8 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
     if not berts:
         known = ", ".join(("BERT", *(family.name for family in FAMILIES)))
         raise InputError(
-            f"the {type_name(type(model))} holds no BERT{_instead(modules)}. Expected an encoder "
-            f"of transformers ({known}), or what holds one. Name another model; other "
-            "architectures stay as they are."
+            f"The {type_name(type(model))} holds no BERT{_instead(modules)}. Supported: "
+            f"{known}, and objects that hold one."
         )
     for bert in berts:
         check_weights(bert)

@@ -126,8 +126,8 @@ def _task_name(checkpoint: Checkpoint, config: BertConfig) -> str:
     if not names:
         heads = sorted({task.head for task in TASKS.values()})
         raise InputError(
-            f"{checkpoint.name} is a {named}, which no task is known for. Expected one of "
-            f"{', '.join(heads)}. Fine-tune it with hf-bert finetune, and name that model."
+            f"{checkpoint.name} is a {named}, which has no task. Fine-tune it first with "
+            f"hf-bert finetune. Supported: {', '.join(heads)}."
         )
     numbers = config.problem_type == "regression" or (
         config.problem_type is None and config.num_labels == 1
@@ -143,8 +143,8 @@ def _choose(
         count = round(share * importance.heads)
         if not count:
             raise InputError(
-                f"`share` is {share:g}, which of {importance.heads} heads is none. Expected one "
-                f"or more. Choose {1 / importance.heads:.2g} or more."
+                f"`share` is {share:g}, which rounds to no head of {importance.heads}. Choose "
+                f"{1 / importance.heads:.2g} or more."
             )
     return {} if count is None else importance.least(count)
 

@@ -142,8 +142,7 @@ class TextEncoder(SentenceTransformer):
         ]
         if not berts:
             raise InputError(
-                f"the modules of {path or 'this model'} hold no BERT. Expected a BERT, or a model "
-                "of another family that `optimize` takes. Load other models by "
+                f"The modules of {path or 'this model'} hold no BERT. Load the model with "
                 "SentenceTransformer."
             )
         bert, longest = berts[0], longest_sequence(berts[0].config)
@@ -267,7 +266,7 @@ class TextEncoder(SentenceTransformer):
             ValueError: There is no such prompt, or a size is below 1.
         """
         if isinstance(texts, str):
-            raise TypeError("texts is one str; give an iterable of texts, or call encode")
+            raise TypeError("`texts` is one str. Give a list of texts, or call encode.")
         for name, value in (("batch_size", batch_size), ("token_budget", token_budget)):
             if value is not None:
                 STEPS.check(name, value)
@@ -432,18 +431,17 @@ class TextEncoder(SentenceTransformer):
         """
         if not packable(self):
             raise InputError(
-                "the model has modules that compute padded batches. Expected BERT, Pooling, "
-                "Dense, LayerNorm and Normalize for `batch_invariant`. Leave it out."
+                "`batch_invariant` supports BERT, Pooling, Dense, LayerNorm and Normalize, and "
+                "the model has other modules. Leave it out."
             )
         for module in self:
             if not isinstance(module, Dense):
                 continue
             if not isinstance(module.activation_function, STEADY):
                 raise InputError(
-                    "a Dense module has the activation "
-                    f"{type(module.activation_function).__name__}. Expected one of "
-                    f"{', '.join(kind.__name__ for kind in STEADY)} for `batch_invariant`. "
-                    "Leave it out."
+                    "`batch_invariant` supports Dense with "
+                    f"{', '.join(kind.__name__ for kind in STEADY)}, and the model has "
+                    f"{type(module.activation_function).__name__}. Leave it out."
                 )
             vars(module)["forward"] = functools.partial(_steady_dense, module)
 
@@ -518,13 +516,12 @@ def _explained(path: str | None) -> Iterator[None]:
     except Exception as error:
         if "trust_remote_code" in str(error):
             raise UnusableTokenizer(
-                f"{path} has code of its own, which is not run",
-                "a model whose classes transformers has",
-                "pass trust_remote_code=True to TextEncoder if you trust that code",
+                f"{path} has code of its own, which is not run. If you trust it, pass "
+                "trust_remote_code=True to TextEncoder."
             ) from error
         if isinstance(error, ValueError | OSError):
             raise
         raise InputError(
             f"{path} could not be loaded ({type(error).__name__}: {one_line(error)[:200]}). "
-            "Expected a sentence-transformers model, or a BERT. Restore its files."
+            "Restore its files."
         ) from error

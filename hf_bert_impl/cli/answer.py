@@ -89,7 +89,7 @@ def answer(
     Example: hf-bert answer MODEL --question "Who naps?" --context "Anna's cat naps."
     """
     if file == context_file == "-":
-        raise InputError("FILE and --context-file are both -. Expected one of them. Name a file.")
+        raise InputError("FILE and --context-file are both -. Save one of them to a file.")
     from hf_bert_impl.inference.question_file import check_record, read_questions
 
     where = JobOptions(**{name: fields.pop(name) for name in field_names(JobOptions)})
@@ -97,8 +97,8 @@ def answer(
         refuse_unused(command, "in work in parts", "question", "context", "context_file", "top_k")
         if file is None or output is None:
             raise InputError(
-                "work in parts is asked for without FILE and --output. Expected a file with the "
-                "columns question and context, and a folder --output. Give these."
+                "Work in parts needs FILE and --output. Example: hf-bert answer MODEL "
+                "questions.jsonl --output answers --shard 0/4"
             )
         from hf_bert_impl.distributed import Answer
 
@@ -156,12 +156,10 @@ def read_context(context: str | None, context_file: str | None) -> str | None:
     """
     if context_file is None:
         if context is not None and not context.strip():
-            raise InputError("--context is empty. Expected a text. Give one.")
+            raise InputError("--context is empty. Give the text that has the answer.")
         return context
     if context is not None:
-        raise InputError(
-            "--context and --context-file are given. Expected one of them. Leave one out."
-        )
+        raise InputError("--context and --context-file exclude each other. Leave one out.")
     if context_file == "-":
         text = decode(sys.stdin.buffer.read(), "standard input")
     else:
@@ -169,7 +167,7 @@ def read_context(context: str | None, context_file: str | None) -> str | None:
         check_text_file(path, "a text as --context-file")
         text = read_text(path)
     if not text.strip():
-        raise InputError(f"{context_file} is empty. Expected a text. Give another --context-file.")
+        raise InputError(f"{context_file} is empty. Give another --context-file.")
     return text
 
 
@@ -188,9 +186,11 @@ def check_arguments(
     """
     if bool(file) == bool(question):
         given = "FILE and --question are" if file else "neither FILE nor --question is"
-        raise InputError(f"{given} given. Expected one of them. See --help.")
+        raise InputError(f"{given} given. Give exactly one of them.")
     if question and context is None:
-        raise InputError("no context is given. Expected a text to look in. Add --context TEXT.")
+        raise InputError(
+            "A question needs a text with its answer. Add --context TEXT or --context-file FILE."
+        )
     if output is not None:
         sources = [name for name in (file, context_file) if name is not None]
         check_output_file("--output", output, overwrite, sources=sources)

@@ -90,8 +90,6 @@ def parse_numbers(option: str, text: str) -> list[int]:
     for part in text.split(","):
         match = NUMBERS.fullmatch(part)
         if match is None or int(match[2] or match[1]) < int(match[1]):
-            raise InputError(
-                f"{option} is {text!r}. Expected numbers such as 0,3 or 1-4. Write it so."
-            )
+            raise InputError(f"{option} is {text!r}. Give numbers and ranges, such as 0,3 or 1-4.")
         numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
     return numbers

@@ -54,10 +54,7 @@ def benchmark(
     Example: hf-bert benchmark --random base --cases short,sentence --output results.json
     """
     if model is not None and random is not None:
-        raise InputError(
-            f"both a model ({model}) and --random {random} are given. Expected one of them. Drop "
-            "one."
-        )
+        raise InputError("MODEL and --random exclude each other. Leave one out.")
     settings = Settings(**fields)
     random = random or ("minilm" if settings.quick else "base")
     check_choice("--random", random, RANDOM)

@@ -131,8 +131,8 @@ def check_beside(folder: Path, output: Path) -> None:
     """Raises InputError if an output in the folder of texts would be read as texts to resume."""
     if folder.resolve() in output.resolve().parents:
         raise InputError(
-            f"--output {output} is in {folder}. Expected a place outside the folder of texts, "
-            "whose files are all read. Choose another --output."
+            f"--output {output} is in {folder}, whose files are all read as texts. Choose a "
+            "place outside it."
         )
 
 
@@ -142,5 +142,5 @@ def parse_shard(text: str | None) -> tuple[int, int] | None:
         return None
     index, _, count = text.partition("/")
     if not (index.isascii() and index.isdecimal() and count.isascii() and count.isdecimal()):
-        raise InputError(f"`shard` is {text!r}. Expected I/N, such as 0/4. Write it so.")
+        raise InputError(f"`shard` is {text!r}. Give I/N, such as 0/4.")
     return int(index), int(count)

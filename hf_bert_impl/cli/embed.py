@@ -99,8 +99,8 @@ def embed(
         )
     elif output.suffix and not output.is_dir():
         raise InputError(
-            f"--output is {output}. Expected a name that ends in {' or '.join(ENDINGS)}, or a "
-            "folder without an ending. Rename it."
+            f"--output is {output}. End the name in {' or '.join(ENDINGS)}, or give a "
+            "folder without an ending."
         )
     from hf_bert_impl.distributed import EmbedTexts
 
@@ -134,8 +134,7 @@ def check_form(output: Path, precision: str, id_column: str | None, shard: str |
     """
     if shard is not None:
         raise InputError(
-            f"--shard is given and --output is {output.name}. Expected a folder, which several "
-            "processes can share. Leave the ending out."
+            f"--shard needs a folder, and --output is {output.name}. Remove the ending."
         )
     if output.suffix == ".parquet":
         require("pyarrow", "train", "writing Parquet")
@@ -146,6 +145,6 @@ def check_form(output: Path, precision: str, id_column: str | None, shard: str |
     ):
         if given:
             raise InputError(
-                f"{option} is given and --output is {output.name}. Expected a name that ends in "
-                ".parquet for it. Rename it, or leave the option out."
+                f"{option} needs a .parquet, and --output is {output.name}. Rename it to "
+                f"{output.stem}.parquet."
             )

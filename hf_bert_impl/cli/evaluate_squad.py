@@ -128,12 +128,12 @@ def check_arguments(
         InputError: Arguments are missing or exclude each other.
     """
     if not data:
-        raise InputError("no data is given. Expected a file in SQuAD's format. Add --data FILE.")
+        raise InputError("There is no data. Add --data FILE with questions in SQuAD's format.")
     if (model is None) == (predictions is None):
         given = (
             "neither MODEL nor --predictions is" if model is None else "MODEL and --predictions are"
         )
-        raise InputError(f"{given} given. Expected one of them. See --help.")
+        raise InputError(f"{given} given. Give exactly one of them.")
     if predictions is not None:
         unread = ("tune_threshold", "dtype", "batch_invariant", "output")
         refuse_unused(context, "with --predictions", *unread, *field_names(SquadOptions))
@@ -144,10 +144,11 @@ def check_arguments(
     tune_threshold, output = context.params["tune_threshold"], context.params["output"]
     if tune_threshold and not Path(str(model)).expanduser().is_dir():
         raise InputError(
-            f"{model} is no folder. Expected one to store the threshold in. Download it first."
+            f"{model} is not a folder, so it cannot store the threshold. Download the model "
+            f"first: hf download {model} --local-dir my-model"
         )
     if output is not None and output.exists() and not output.is_dir():
-        raise InputError(f"{output} is a file. Expected a folder. Choose another name.")
+        raise InputError(f"{output} is a file. Choose another name for the folder.")
 
 
 def print_metrics(title: str, metrics: dict[str, float]) -> None:

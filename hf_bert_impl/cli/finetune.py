@@ -122,9 +122,7 @@ def finetune(
         if task in GLUE:
             validation = validation or GLUE[task].validation
         if train is None and made.dataset is None:
-            raise InputError(
-                "there is no --train. Expected labelled data. Name a file, or a --dataset."
-            )
+            raise InputError("There is no training data. Add --train FILE or --dataset ID.")
         fields |= {"model": checkpoint.path, "output": output.expanduser()}
         options = FinetuningOptions(**fields)
         if push_to_hub is not None:

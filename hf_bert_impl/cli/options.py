@@ -104,9 +104,7 @@ def refuse_unused(context: typer.Context, where: str, *names: str) -> None:
         source = context.get_parameter_source(str(parameter.name))
         if parameter.name in names and source is not None and source.name == "COMMANDLINE":
             flag = max(parameter.opts, key=len)
-            raise InputError(
-                f"{flag} has no effect {where}. Expected options that have one. Leave it out."
-            )
+            raise InputError(f"{flag} has no effect {where}. Leave it out.")
 
 
 # --- labelled data ----------------------------------------------------------------------------

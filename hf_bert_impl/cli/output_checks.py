@@ -35,21 +35,18 @@ def check_output_file(
     if endings and file.suffix not in endings:
         *others, last = endings
         allowed = f"{', '.join(others)} or {last}" if others else last
-        raise InputError(f"{option} is {file}. Expected a name that ends in {allowed}. Rename it.")
+        raise InputError(f"{option} is {file}. End its name in {allowed}.")
     if not file.absolute().parent.is_dir():
         raise InputError(
-            f"there is no folder {file.parent} for {option} {file.name}. Expected an existing "
-            "one. Make it first."
+            f"There is no folder {file.parent} for {option} {file.name}. Create it: mkdir "
+            f"-p {file.parent}"
         )
     if file.is_dir():
-        raise InputError(
-            f"{option} {file} is a folder. Expected the name of a file. Choose another name."
-        )
+        raise InputError(f"{option} {file} is a folder. Name a file, such as {file / 'result'}.")
     check_sources((file, *beside), sources)
     if os.path.lexists(file) and not overwrite:
         raise InputError(
-            f"{option} {file} exists. Expected a new file. Choose another name, or replace it "
-            "with --overwrite."
+            f"{option} {file} exists. Choose another name, or replace it with --overwrite."
         )
 
 
@@ -68,8 +65,7 @@ def check_sources(written: Iterable[Path], sources: Iterable[str]) -> None:
         status = _status(str(file))
         if status is not None and any(it and os.path.samestat(it, status) for it in read):
             raise InputError(
-                f"the input is in {file}, which this command writes. Expected another output. "
-                "Choose another name."
+                f"This command reads {file}, which it would also write. Choose another output."
             )
 
 

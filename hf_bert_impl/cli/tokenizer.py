@@ -134,16 +134,13 @@ def check_output(output: Path, overwrite: bool, files: Sequence[str]) -> None:
         InputError: The output cannot be written, holds a tokenizer, or the text is a file of one.
     """
     if output.exists() and not output.is_dir():
-        raise InputError(f"{output} is a file. Expected a folder. Choose another name.")
+        raise InputError(f"{output} is a file. Choose another name for the folder.")
     if not output.absolute().parent.is_dir():
-        raise InputError(
-            f"there is no folder {output.parent}. Expected an existing one. Make it first."
-        )
+        raise InputError(f"There is no folder {output.parent}. Create it: mkdir -p {output.parent}")
     check_sources((output / name for name in WRITTEN), files)
     if not overwrite and any((output / name).exists() for name in TOKENIZERS):
         raise InputError(
-            f"{output} holds a tokenizer. Expected a new folder. Choose another, or replace what "
-            "is in it with --overwrite."
+            f"{output} holds a tokenizer. Choose another folder, or replace it with --overwrite."
         )
 
 

@@ -103,8 +103,8 @@ def export_model(
     chosen.check()
     if model.dtype != torch.float32 or model.device.type != "cpu":
         raise InputError(
-            f"the model is in {model.dtype} on {model.device}. Expected float32 on the CPU. Load "
-            "it with dtype=torch.float32."
+            f"The model is in {model.dtype} on {model.device}. Export needs float32 on the "
+            "CPU: load it with dtype=torch.float32."
         )
     read = Path(model.name_or_path or ".")
     with (

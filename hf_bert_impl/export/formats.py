@@ -87,9 +87,9 @@ def write_onnx(
             if opset is not None:
                 raise no_opset(opset, _reason(error)) from error
             raise InputError(
-                f"the installed torch and onnxscript cannot write this model ({_reason(error)}). "
-                "Expected versions that can. Install those that hf_bert_impl's constraints name, "
-                "or choose `kind='torch-export'`."
+                "The installed torch and onnxscript cannot write this model "
+                f"({_reason(error)}). Install the versions of hf_bert_impl's constraints, or "
+                "choose `kind='torch-export'`."
             ) from error
     operators = onnx.load(file, load_external_data=False).opset_import
     made = next(entry.version for entry in operators if entry.domain in ("", "ai.onnx"))
@@ -133,6 +133,6 @@ def write_openvino(program: torch.export.ExportedProgram, file: Path) -> None:
             openvino.save_model(graph, file, compress_to_fp16=False)
         except RuntimeError as error:  # a stream's, which does not say why
             raise OSError(
-                f"OpenVINO cannot write its file ({' '.join(str(error).split())}); expected a "
-                "place with room for it; free some space, or name another folder"
+                f"OpenVINO cannot write its file ({one_line(error)}). Free some disk space, or "
+                "choose another folder."
             ) from error

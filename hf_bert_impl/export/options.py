@@ -40,8 +40,7 @@ class ExportOptions:
         check_choice("`kind`", self.kind, FILES)
         if self.opset is not None and self.kind != "onnx":
             raise InputError(
-                f"`opset` is given for the format {self.kind}. Expected it with onnx, which alone "
-                "has one. Leave it out."
+                f"`opset` applies to onnx only, and the format is {self.kind}. Leave it out."
             )
         for package in PACKAGES[self.kind]:
             require(package, "export", f"the format {self.kind}")
@@ -56,6 +55,5 @@ class ExportOptions:
 def no_opset(opset: int, why: str) -> InputError:
     """The error that a model cannot be written in an operator version."""
     return InputError(
-        f"`opset` is {opset}, in which this model cannot be written ({why}). Expected a version "
-        "that the installed torch and onnxscript write. Leave `opset` out for their own."
+        f"`opset` is {opset}, and this model cannot be written in it ({why}). Leave `opset` out."
     )

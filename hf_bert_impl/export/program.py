@@ -84,8 +84,8 @@ def export_program(
     config = model.config
     if getattr(config, "add_cross_attention", False):
         raise InputError(
-            "the model has add_cross_attention=True, and a graph takes no encoder_hidden_states. "
-            "Expected a model without cross-attention. Export another one."
+            "Models with cross-attention cannot be exported. Load the model with "
+            "add_cross_attention=False."
         )
     batch, choices, length = EXAMPLE
     length = min(length, config.max_position_embeddings)

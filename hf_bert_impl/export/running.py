@@ -49,8 +49,8 @@ def open_file(folder: Path, kind: str, threads: int) -> Run:
 def _refused(kind: str, error: RuntimeError) -> InputError:
     said = one_line(error)[:300]
     return InputError(
-        f"the runtime of {kind} refuses the exported file ({said}). Expected it to run. Choose "
-        "another `opset`, or another version of the runtime."
+        f"The runtime of {kind} cannot run the exported file ({said}). Choose another "
+        "`opset`, or install another version of the runtime."
     )
 
 

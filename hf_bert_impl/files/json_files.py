@@ -42,7 +42,7 @@ def parse_json(
     where: str,
     expected: str = "a JSON object",
     kind: type | tuple[type, ...] = dict,
-    remedy: str = "mend it",
+    remedy: str = "restore the file",
 ) -> Any:
     """Reads JSON.
 
@@ -76,7 +76,7 @@ def parse_json(
     except ValueError as error:
         problem = f"is not JSON ({' '.join(str(error).split())})"
     if problem is not None:
-        raise InputError(f"{where} {problem}. Expected {expected}. {remedy}.")
+        raise InputError(f"{where} {problem}. It should be {expected}: {remedy}.")
     return value
 
 
@@ -97,8 +97,8 @@ def check_text(value: Any, where: str) -> None:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:
         raise InputError(
-            f"{where} has half a surrogate pair (\\u{ord(error.object[error.start]):04x}). "
-            "Expected whole characters. Mend it."
+            f"{where} has half a surrogate pair (\\u{ord(error.object[error.start]):04x}), "
+            "which is no character. Remove it."
         ) from error
 
 

@@ -45,8 +45,7 @@ def output_lock(output: Path) -> Iterator[bool]:
             lock = _locked(file)
         except BlockingIOError:
             raise InputError(
-                f"another run is writing {output}. Expected one at a time. Wait, stop that one, "
-                "or name another output."
+                f"Another run is writing {output}. Wait for it, stop it, or choose another output."
             ) from None
         except OSError as error:
             raise unwritable(output, error) from error
@@ -58,9 +57,9 @@ def output_lock(output: Path) -> Iterator[bool]:
 def unwritable(output: Path, error: BaseException) -> InputError:
     """The error for a place that cannot be written to, or has no space left."""
     return InputError(
-        f"{output!s:.200} cannot be written ({getattr(error, 'strerror', None) or error}). "
-        "Expected a place that can be written to, with room for the result. Free some space, or "
-        "name another one."
+        f"{output!s:.200} cannot be written "
+        f"({getattr(error, 'strerror', None) or error}). Free some disk space, or "
+        "choose another place."
     )
 
 

@@ -67,24 +67,18 @@ def check_output(
         InputError: The folder is a source or around one, is a file, or has files.
     """
     if folder.is_symlink() and not folder.exists():
-        raise InputError(f"{folder} is a dangling link. Expected a folder. Remove it.")
+        raise InputError(f"{folder} is a dangling link. Remove it: rm {folder}")
     if folder.exists() and not folder.is_dir():
-        raise InputError(
-            f"{folder} is a file. Expected a folder for the result. Choose another name."
-        )
+        raise InputError(f"{folder} is a file. Choose another name for the folder.")
     for source in sources:
         if folder.resolve() in (source.resolve(), *source.resolve().parents):
             raise InputError(
-                f"{source} lies in the output {folder}, which would replace its own source. "
-                "Expected a folder of its own for the result. Choose another name."
+                f"{source} is in the output {folder}, which would be replaced. Choose another "
+                "output."
             )
     if folder.is_dir() and any(folder.iterdir()) and not overwrite:
-        raise InputError(
-            f"{folder} exists and has {content} in it",
-            "a new or an empty folder for the result",
-            "choose another name"
-            + ("" if overwrite is None else ", or replace it with `overwrite=True`"),
-        )
+        other = "" if overwrite is None else ", or replace it with `overwrite=True`"
+        raise InputError(f"{folder} has {content} in it. Choose another name{other}.")
 
 
 @contextlib.contextmanager

@@ -24,9 +24,9 @@ def check_text_file(path: Path, expected: str) -> None:
         MissingFile: There is no such file.
     """
     if path.is_dir():
-        raise InputError(f"{path} is a folder. Expected {expected}. Name a file in it.")
+        raise InputError(f"{path} is a folder. It should be {expected}.")
     if not path.exists():
-        raise MissingFile(f"there is no file {path}. Expected {expected}. Check the path.")
+        raise MissingFile(f"There is no file {path}. It should be {expected}.")
 
 
 def mended_lines(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
@@ -87,8 +87,7 @@ def decode(content: bytes, name: str, first_line: int = 1) -> str:
         line = first_line + content.count(b"\n", 0, error.start)
         place = error.start - content.rfind(b"\n", 0, error.start)
         raise InputError(
-            f"line {line} of {name} is not UTF-8 text (byte {place} of the line is "
-            f"0x{content[error.start]:02x}: {error.reason}). Expected UTF-8. Save the file as "
-            "UTF-8."
+            f"Line {line} of {name} is not UTF-8 text (byte {place} of the line is "
+            f"0x{content[error.start]:02x}: {error.reason}). Save the file as UTF-8."
         ) from error
     return text.removeprefix("\ufeff") if first_line == 1 else text

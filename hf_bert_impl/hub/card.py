@@ -142,8 +142,8 @@ def _own_card(facts: CardFacts) -> ModelCard:
         return ModelCard(text, ignore_metadata_errors=True)
     except (ValueError, TypeError, yaml.YAMLError) as error:
         raise InputError(
-            f"the metadata of the model's {CARD} cannot be read ({one_line(error)[:200]}). "
-            "Expected YAML between two lines of ---. Fix or remove the card."
+            f"The metadata of the model's {CARD} cannot be read ({one_line(error)[:200]}). "
+            "Write YAML between two lines of ---, or remove the card."
         ) from error
 
 

@@ -138,9 +138,9 @@ def _run(task: dict[str, Any]) -> dict[str, Any]:
         if ended.returncode:
             last = (ended.stderr.strip().splitlines() or ["it said nothing"])[-1]
             raise OSError(
-                f"the process that loads the repository ended with status {ended.returncode} "
-                f"({last}); expected it to load the model; nothing was published; check for a lack "
-                "of memory, or whether transformers was replaced meanwhile"
+                f"The process that loads the repository ended with status {ended.returncode} "
+                f"({last}). Nothing was published. Check that there is enough memory, and run "
+                "it again."
             )
         results: dict[str, Any] = torch.load(work / "results.pt")
         return results

@@ -50,12 +50,9 @@ class PushOptions:
         for name in ("revision", "license"):
             value = getattr(self, name)
             if value is not None and not value.strip():
-                raise InputError(f"`{name}` is empty. Expected a name. Leave it out, or give one.")
+                raise InputError(f"`{name}` is empty. Leave it out, or give a value.")
         if self.dry_run is not None:
             for name in ("private", "revision"):
                 if getattr(self, name):
-                    raise InputError(
-                        f"`{name}` has no effect with `dry_run`. Expected options that have one. "
-                        "Leave it out."
-                    )
+                    raise InputError(f"`{name}` has no effect with `dry_run`. Leave it out.")
             check_output(self.dry_run, [], None)

@@ -146,9 +146,8 @@ def push_folder(folder: Path, repo_id: str, model_class: type[PreTrainedModel]) 
         return push(model, repo_id, tokenizer=load_tokenizer(str(folder), {}), source=folder)
     except (PushError, CheckFailed) as error:
         raise InputError(
-            f"the model could not be uploaded to {repo_id} ({one_line(error)}). Expected a "
-            f"repository that takes it. It is whole in {folder}: `hf-bert push {folder} "
-            f"{repo_id}` tries again."
+            f"The model could not be uploaded to {repo_id} ({one_line(error)}). It is "
+            f"complete in {folder}. Try again: hf-bert push {folder} {repo_id}"
         ) from error
 
 

@@ -82,16 +82,16 @@ def save_with_code(
     ours = getattr(hf_bert_impl, cls.__name__, None) if cls.__name__.startswith("Bert") else None
     if cls is not ours:
         raise InputError(
-            f"the model is a {cls.__module__}.{cls.__name__}. Expected a class of hf_bert_impl "
-            f"itself ({', '.join(dict.fromkeys(MODEL_CLASSES.values()))}). Load it with one of "
-            "these, an adapter merged into it."
+            f"The model is a {cls.__module__}.{cls.__name__}, not a class of hf_bert_impl. "
+            f"Load it with one of {', '.join(dict.fromkeys(MODEL_CLASSES.values()))}, after "
+            "merging any adapter."
         )
     try:
         model.save_pretrained(folder)
     except SafetensorError as error:  # what safetensors says of a full disk
         raise OSError(
-            f"the weights cannot be written ({one_line(error)}); expected a place "
-            "with room for them; free some space, or name another folder"
+            f"The weights cannot be written ({one_line(error)}). Free some disk space, or "
+            "choose another folder."
         ) from error
     set_auto_map(folder / CONFIG, AUTO_MAP if code else None)
     if tokenizer is not None:
@@ -100,9 +100,8 @@ def save_with_code(
         for path in code_files():
             if (folder / path.name).exists():
                 raise InputError(
-                    f"the tokenizer's code has a file {path.name}, as this package's code has. "
-                    "Expected files of other names. Rename it, in auto_map too, or push without "
-                    "code."
+                    f"The tokenizer and this package both have a file {path.name}. Rename the "
+                    "tokenizer's, also in its auto_map, or push with `code=False`."
                 )
             shutil.copyfile(path, folder / path.name)
 
@@ -111,11 +110,9 @@ def _save_tokenizer(tokenizer: Any, folder: Path, code: bool, source: Path | Non
     named = None if source is None else named_tokenizer(str(source), {})
     if named is not None and named.code is not None and not brings_code(tokenizer):
         raise InputError(
-            f"the tokenizer of {source} has code of its own ({named.code}), which is not run. "
-            "Expected a tokenizer of BERT's or transformers' own, whose token ids can be "
-            "compared. If you trust the code, load it by AutoTokenizer with "
-            "trust_remote_code=True, and call hf_bert_impl.hub.pushing.push(model, repo_id, "
-            "tokenizer=tokenizer)."
+            f"The tokenizer of {source} has code of its own ({named.code}), which is not "
+            "run. If you trust it, load it with trust_remote_code=True and call "
+            "hf_bert_impl.hub.pushing.push(model, repo_id, tokenizer=tokenizer)."
         )
     is_ours = isinstance(tokenizer, hf_bert_impl.BertTokenizer)
     if source is not None and named is not None and not is_ours:

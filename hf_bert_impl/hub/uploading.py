@@ -40,11 +40,11 @@ _WEIGHTS = [
     )
     for ending in (kind, f"-?????-of-?????{kind}", f"{kind}.index.json")
 ]
-#: By status of the hub: what is expected, and the remedy. Others ask for another repository.
+#: Remedies by the hub's status.
 _REMEDIES = {
-    401: ("a valid token", "log in with `hf auth login`, or renew HF_TOKEN"),
-    403: ("a token with that right", "choose a repository of your own, or another token"),
-    **dict.fromkeys((408, 429, 500, 502, 503, 504), ("an answer", "wait a little and try again")),
+    401: "Run `hf auth login`, or renew HF_TOKEN",
+    403: "Choose a repository of your own, or use another token",
+    **dict.fromkeys((408, 429, 500, 502, 503, 504), "Wait a little and try again"),
 }
 
 
@@ -74,8 +74,8 @@ def check_repo_id(repo_id: str) -> None:
         validate_repo_id(repo_id)
     except HFValidationError as error:
         raise InputError(
-            f"the repository is {repo_id!r}. Expected NAME or OWNER/NAME of letters, digits, '-', "
-            "'_' and '.'. Choose another name."
+            f"{repo_id!r} is not a repository id. Write NAME or OWNER/NAME with letters, "
+            "digits, '-', '_' and '.'."
         ) from error
 
 
@@ -108,9 +108,7 @@ def open_repository(
     api = api or HfApi()
     if not (get_token() if api.token in (None, True) else api.token):
         raise PushError(
-            "there is no token for the hub",
-            "one that may write",
-            "log in with `hf auth login`, or set HF_TOKEN; `dry_run` needs none",
+            "There is no token for the hub. Run `hf auth login`, set HF_TOKEN, or use `dry_run`."
         )
     branch = revision or MAIN
     with hub_errors(api, repo_id, "be read"):
@@ -124,9 +122,8 @@ def open_repository(
             return Repository(full, branch)
         if private and not info.private:
             raise PushError(
-                f"{full} exists and is public",
-                "a private repository",
-                "make it private on its settings page, or choose another name",
+                f"{full} exists and is public. Make it private on its settings page, or choose "
+                "another name."
             )
         files = {file.rfilename for file in info.siblings or ()}
         texts = {
@@ -137,9 +134,8 @@ def open_repository(
     if others and held != class_name:
         names = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if others[3:] else "")
         raise PushError(
-            f"{full} holds {held} ({names})",
-            f"a new or empty repository, or one with a {class_name}",
-            "choose another name, or delete what is there",
+            f"{full} holds {held} ({names}), not a {class_name}. Choose another name, or "
+            "delete these files."
         )
     return Repository(full, branch, texts.get(CARD, ""))
 
@@ -233,14 +229,11 @@ def hub_errors(api: HfApi, repo_id: str, to_do: str) -> Iterator[None]:
     except HfHubHTTPError as error:
         status = error.response.status_code
         said = one_line(error.server_message or error)[:300]
-        expected, remedy = _REMEDIES.get(
-            status, ("a repository that takes the files", "fix what it names")
-        )
-        raise PushError(f"{failed}: the hub answers {status} ({said})", expected, remedy) from error
+        remedy = _REMEDIES.get(status, "Fix this, or choose another repository")
+        raise PushError(f"{failed}: the hub answers {status} ({said}). {remedy}.") from error
     # The transfer of large files raises RuntimeError.
     except (HTTPError, ConnectionError, TimeoutError, RuntimeError) as error:
         raise PushError(
-            f"{failed} at {api.endpoint} ({one_line(error)[:300]})",
-            "a connection to the hub",
-            "check the network and HF_ENDPOINT, and try again",
+            f"{failed} at {api.endpoint} ({one_line(error)[:300]}). Check the network and "
+            "HF_ENDPOINT, and try again."
         ) from error

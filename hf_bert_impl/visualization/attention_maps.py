@@ -117,7 +117,9 @@ def attention_maps(
     """
     if not isinstance(model, BertPreTrainedModel):
         # transformers' own models give no attention on their fast backends.
-        raise TypeError(f"model is {type(model).__name__}; give a model of hf_bert_impl")
+        raise TypeError(
+            f"`model` is a {type(model).__name__}. Load it with a class of hf_bert_impl."
+        )
     base: Any = model.base_model
     chosen_layers = choose("layers", layers, base.config.num_hidden_layers)
     present = {layer: base.encoder.layer[layer].attention.self.heads for layer in chosen_layers}
@@ -125,8 +127,8 @@ def attention_maps(
     for layer, left in present.items():
         if not set(wanted) & set(left):
             raise InputError(
-                f"heads {_list(wanted)} of layer {layer} were pruned. Expected some of "
-                f"{_list(left)}, which it has. Choose among them, or leave out the layer."
+                f"Heads {_list(wanted)} of layer {layer} were pruned. Choose among "
+                f"{_list(left)}, or leave out the layer."
             )
     encoded = tokenize(tokenizer, text, text_pair, base.config.max_position_embeddings)
     with eval_mode(base), torch.inference_mode():
@@ -179,8 +181,7 @@ def choose(what: str, numbers: Iterable[int] | None, count: int) -> list[int]:
     wrong = [number for number in chosen if not 0 <= number < count]
     if wrong or not chosen:
         raise InputError(
-            f"`{what}` has {wrong[0] if wrong else 'no number'}. Expected some of 0 to "
-            f"{count - 1}, which the model has. Choose among them."
+            f"`{what}` has {wrong[0] if wrong else 'no number'}. Choose among 0 to {count - 1}."
         )
     return chosen
 
@@ -203,21 +204,15 @@ def tokenize(tokenizer: Any, text: str, text_pair: str | None, limit: int) -> An
     texts = [text] if text_pair is None else [text, text_pair]
     for name, given in zip(("text", "second text"), texts, strict=False):
         if not given.strip():
-            raise InputError(f"the {name} is empty. Expected words to look at. Write some.")
+            raise InputError(f"The {name} is empty. Give a text with words.")
         if any("\ud800" <= letter <= "\udfff" for letter in given):
-            raise InputError(
-                f"the {name} {given[:40]!r} has bytes that are not UTF-8. Expected Unicode text. "
-                "Mend it."
-            )
+            raise InputError(f"The {name} {given[:40]!r} is not valid Unicode. Save it as UTF-8.")
     encoded = tokenizer(text, text_pair, truncation=False, padding=False)
     count = len(encoded["input_ids"])
     if count > limit:
-        raise InputError(
-            f"the input has {count} tokens. Expected at most {limit}, for which the model has "
-            "positions. Shorten it."
-        )
+        raise InputError(f"The input has {count} tokens, and the model takes {limit}. Shorten it.")
     if count <= tokenizer.num_special_tokens_to_add(pair=text_pair is not None):
-        raise InputError(f"the text {text[:40]!r} has no tokens. Expected words. Write some.")
+        raise InputError(f"The text {text[:40]!r} has no tokens. Give a text with words.")
     return encoded
 
 

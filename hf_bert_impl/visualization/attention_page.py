@@ -50,8 +50,8 @@ class AttentionPage:
         if count > MOST_WEIGHTS:
             squares = MOST_WEIGHTS // len(self.maps.tokens) ** 2
             raise InputError(
-                f"the page would have {count:,} weights. Expected at most {MOST_WEIGHTS:,}, which "
-                f"is {squares} heads of {len(self.maps.tokens)} tokens. Choose fewer layers or "
+                f"The page would have {count:,} weights. The limit is {MOST_WEIGHTS:,}, or "
+                f"{squares} heads of {len(self.maps.tokens)} tokens. Choose fewer layers or "
                 "heads."
             )
 
