@@ -1,7 +1,6 @@
-"""BERT for the Hugging Face ecosystem: the same classes, keys and outputs, without the padding.
+"""BERT for Hugging Face transformers: the same classes, keys and outputs, without padding.
 
-Importing the package does no work and changes nothing in transformers; `register()` does.
-Names are imported on first use, so that the command line can answer `--help` without torch.
+An import does not modify transformers; `register()` does. Names are imported on first use.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Checks of a checkpoint's files before they are loaded: damaged and hostile ones are one line."""
+"""Checks of a checkpoint's files before they are loaded."""
 
 import os
 from collections.abc import Mapping
@@ -41,11 +41,11 @@ _FIELD_KINDS: dict[str, tuple[type, ...]] = {
 
 
 def check_folder(path: Any, options: dict[str, Any]) -> None:
-    """Checks a local folder before anything is read. A name that is no folder is the hub's.
+    """Checks a local folder before anything is read; other names are the hub's.
 
     Raises:
-        OSError: It is a path that does not exist or a file, it lacks a config or weights, or a
-            safetensors file is cut short.
+        OSError: The path does not exist or is a file, config or weights are missing, or a
+            safetensors file is truncated.
     """
     if path is None:
         return
@@ -70,21 +70,21 @@ def check_folder(path: Any, options: dict[str, Any]) -> None:
             f"weights first: hf-bert convert {path} NEW_FOLDER"
         )
     if present and options.get("use_safetensors") is not False:
-        # transformers looks for the names in this order.
+        # transformers tries the names in this order.
         for file in weight_files(path, present[0]):
             if file.endswith(".safetensors"):
                 _check_safetensors(os.path.join(path, file))
 
 
 def weight_files(folder: str, name: str) -> list[str]:
-    """The weight files behind `name`: itself, or what an index lists."""
+    """The weight files of `name`: itself, or the files of an index."""
     if not name.endswith(".json"):
         return [name]
     try:
         index = read_json(os.path.join(folder, name), "an index of weights", remedy="copy it again")
     except ValueError as error:
         raise OSError(str(error)) from error
-    # transformers reads both fields, whatever the first one holds.
+    # transformers reads both fields.
     for field in ("metadata", "weight_map"):
         if not isinstance(index.get(field), dict) or (field == "weight_map" and not index[field]):
             raise OSError(
@@ -123,14 +123,14 @@ def _check_safetensors(path: str) -> None:
 
 
 def check_tokenizer_files(path: Any, options: Mapping[str, Any]) -> None:
-    """Check a tokenizer's files and their fields.
+    """Checks a tokenizer's files and their fields.
 
     Args:
-        path: A folder, or what has files in the hub's cache.
+        path: A folder or a hub id.
         options: Further arguments of `from_pretrained`.
 
     Raises:
-        ValueError: A file is no JSON object, or a field is of a wrong type.
+        ValueError: A file is not a JSON object, or a field has a wrong type.
     """
     check_tokenizer(path, options)
     for name in TOKENIZER_FILES:
@@ -156,5 +156,5 @@ def check_tokenizer_files(path: Any, options: Mapping[str, Any]) -> None:
 
 
 def _token_kinds(field: str) -> tuple[type, ...] | None:
-    """The types that a field of a tokenizer's config may have; None if any."""
+    """The allowed types of a tokenizer config's field; None for any."""
     return _FIELD_KINDS.get(field, _TOKEN if field.endswith("_token") else None)

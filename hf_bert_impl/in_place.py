@@ -1,8 +1,7 @@
-"""A BERT object of transformers becomes one of this package, and back: the same object and weights.
+"""Converts a BERT object of transformers in place to this package's classes, and back.
 
-Both have the same tree of modules. So every module that is BERT's own gets this package's class and
-attributes, while what it holds (children, parameters, hooks, mode) stays. Whoever has the model or
-a part of it, an optimizer or an adapter for example, need not be told.
+Both have the same tree of modules. Every module of BERT gets this package's class and attributes;
+children, parameters, hooks and mode stay. References from optimizers or adapters remain valid.
 """
 
 from collections.abc import Iterable, MutableMapping
@@ -21,49 +20,49 @@ from hf_bert_impl.model.linear import type_name
 from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
 
 Pairs: TypeAlias = list[tuple[nn.Module, nn.Module]]
-#: Where the stock classes are. They are told by name, so that nothing of it is imported.
+#: The module of the stock classes, which are recognised by name to avoid an import.
 STOCK_HOME = "transformers.models.bert.modeling_bert"
-#: What a module holds, which stays.
+#: Attributes of a module that stay.
 _HELD = frozenset(vars(nn.Module())) | {"gradient_checkpointing", "_gradient_checkpointing_func"}
-#: What a model was given from outside.
+#: Attributes of a model that callers set.
 _GIVEN = frozenset({"name_or_path", "generation_config"})
-#: What saving writes into a configuration.
+#: Fields of a configuration that saving writes.
 _SAVING = frozenset({"dtype", "architectures", "transformers_version"})
-#: The attribute of a module with its `_Before`, and that of a model with its weights' `_Weights`.
+#: The attributes for a module's `_Before` and a model's `_Weights`.
 _BEFORE, _WEIGHTS = "_before_optimize", "_weights_before_optimize"
 
 
 @dataclass
 class _Before:
-    """A module as it was."""
+    """The original state of a module."""
 
     kind: type[nn.Module]
     attributes: dict[str, Any]
-    #: Of the attributes it has since.
+    #: Names of its attributes since.
     names: frozenset[str]
-    #: Of a whole model: what its new configuration says.
+    #: The new configuration of a whole model.
     settings: dict[str, Any] | None = None
 
 
 @dataclass
 class _Weights:
-    """A model before it was prepared."""
+    """The original weights of a prepared model."""
 
-    #: Each parameter that was converted, and the memory that it had. Names may change: PEFT's do.
+    #: Converted parameters and their original data. Names may change, as PEFT's do.
     tensors: list[tuple[nn.Parameter, Tensor]]
     training: bool
     dtype: torch.dtype
-    #: Handles of those that give results in this dtype.
+    #: Handles of the hooks that convert results to this dtype.
     hooks: list[Any] = field(default_factory=list)
 
 
 def is_stock(module: nn.Module) -> bool:
-    """Whether it is a part of transformers' BERT."""
+    """Whether a module is a part of transformers' BERT."""
     return type(module).__module__ == STOCK_HOME
 
 
 def is_bert(module: nn.Module) -> bool:
-    """Whether it is a whole BERT, with a head or without, of transformers or of this package."""
+    """Whether a module is a whole BERT, with or without head, of transformers or this package."""
     if isinstance(module, BertPreTrainedModel):
         return True
     kind = getattr(modeling_bert, type(module).__name__, None)
@@ -71,11 +70,11 @@ def is_bert(module: nn.Module) -> bool:
 
 
 def convert(model: Any, pairs: Pairs) -> None:
-    """Makes a stock BERT one of this package.
+    """Converts a stock BERT to this package's classes.
 
     Args:
-        model: A model for which `is_bert` is true; one of this package stays as it is.
-        pairs: What `check` gave for it.
+        model: A model for which `is_bert` is true.
+        pairs: The result of `check`.
     """
     if not pairs:
         return
@@ -86,14 +85,14 @@ def convert(model: Any, pairs: Pairs) -> None:
 
 
 def check(model: Any) -> Pairs:
-    """Finds out whether `convert` can take a model, and changes nothing.
+    """Checks that `convert` supports a model.
 
     Returns:
-        Each module of an empty model of this package, and the one of `model` at its place; nothing
-        for a model of this package.
+        Pairs of a module of an empty model of this package and the module of `model` at its path;
+        empty for a model of this package.
 
     Raises:
-        InputError: It has modules or code of its own that would be lost.
+        InputError: Its own modules or code would be lost.
     """
     if isinstance(model, BertPreTrainedModel):
         return []
@@ -112,7 +111,7 @@ def check(model: Any) -> Pairs:
 
 
 def revert(model: Any) -> None:
-    """Undoes `convert` and `prepare`; what was learned since stays."""
+    """Undoes `convert` and `prepare`; trained weights stay."""
     adapter.drop(model)
     kept = vars(model).pop(_WEIGHTS, None)
     if kept is not None:
@@ -126,21 +125,21 @@ def revert(model: Any) -> None:
     config = model.config
     for part in list(model.modules()):
         _swap_back(part)
-    for name, value in config.to_dict().items():  # what was set in the meantime, a label for one
+    for name, value in config.to_dict().items():  # settings changed in the meantime, such as labels
         if name not in _SAVING and value != before.settings.get(name, value):
             setattr(model.config, name, value)
 
 
 def prepare(model: Any, dtype: str | torch.dtype | None, callers: Iterable[nn.Module] = ()) -> None:
-    """Prepares a BERT of this package, or a model of a family, so that `revert` can undo it.
+    """Prepares a BERT of this package, or a model of a family, reversibly.
 
-    Its results keep the dtype that they had, which modules behind it may rely on. In train mode it
-    has the weights of that dtype again, and it is saved with them.
+    Results keep their dtype, on which later modules may rely. Training and saving use the original
+    weights.
 
     Args:
         model: The model.
         dtype: As in `prepare_for_inference`.
-        callers: Modules that call its `forward` past hooks: their results keep their dtype too.
+        callers: Modules that call its `forward` without hooks; their results keep their dtype too.
     """
     kept = vars(model).setdefault(_WEIGHTS, _Weights([], model.training, model.dtype))
     _give_back_weights(model, kept)
@@ -158,7 +157,7 @@ def prepare(model: Any, dtype: str | torch.dtype | None, callers: Iterable[nn.Mo
 
 
 def _train(model: Any, mode: bool = True) -> Any:
-    """In place of `train`: half precision is too coarse, and packed weights do not learn."""
+    """Replaces `train`, as packed weights or half precision cannot be trained."""
     if mode:
         adapter.drop(model)
         _give_back_weights(model, vars(model)[_WEIGHTS])
@@ -166,24 +165,24 @@ def _train(model: Any, mode: bool = True) -> Any:
 
 
 def _save(model: Any, *args: Any, **kwargs: Any) -> Any:
-    """In place of a converted model's `save_pretrained`: with the weights that were loaded."""
+    """Replaces a converted model's `save_pretrained`, to save the original weights."""
     kept = vars(model)[_WEIGHTS]
     converted = [(parameter, parameter.data) for parameter, _ in kept.tensors]
     _unconvert(kept.tensors)
     try:
         return type(model).save_pretrained(model, *args, **kwargs)
     finally:
-        # The same memory: what was packed is still that of these weights.
+        # The same memory, so that packed weights stay valid.
         for parameter, data in converted:
             parameter.data = data
 
 
-#: The methods that a converted model has of its own.
+#: Replaced methods of a converted model.
 _IN_PLACE_OF = {"train": _train, "save_pretrained": _save}
 
 
 def _convert_results(dtype: torch.dtype, module: Any, inputs: Any, results: Any) -> Any:
-    """A forward hook: floating-point results in `dtype`."""
+    """A forward hook that converts floating-point results to `dtype`."""
     if isinstance(results, Tensor):
         return results.to(dtype) if results.is_floating_point() else results
     convert = partial(_convert_results, dtype, module, inputs)
@@ -196,7 +195,7 @@ def _convert_results(dtype: torch.dtype, module: Any, inputs: Any, results: Any)
 
 
 def _give_back_weights(model: Any, kept: _Weights) -> None:
-    """Undoes a conversion of the dtype, and what came with it."""
+    """Undoes a conversion of the dtype."""
     for name in _IN_PLACE_OF:
         vars(model).pop(name, None)
     while kept.hooks:
@@ -205,7 +204,7 @@ def _give_back_weights(model: Any, kept: _Weights) -> None:
 
 
 def _unconvert(tensors: list[tuple[nn.Parameter, Tensor]]) -> None:
-    """Gives the parameters the memory that they had, or what was learned since in its dtype."""
+    """Restores the data of parameters, or trained values in the original dtype."""
     for parameter, before in tensors:
         current = parameter.data
         if before.dtype == current.dtype:
@@ -217,7 +216,7 @@ def _unconvert(tensors: list[tuple[nn.Parameter, Tensor]]) -> None:
 
 
 def _empty(model: Any) -> Any:
-    """A model of this package as large as a stock one, without memory."""
+    """A model of this package with a stock one's sizes, on the meta device."""
     settings = model.config.to_dict()
     config = BertConfig.from_dict(settings)
     config._attn_implementation = model.config._attn_implementation
@@ -230,7 +229,7 @@ def _empty(model: Any) -> Any:
 
 
 def _check(part: nn.Module, stock: nn.Module, path: str) -> None:
-    """Raises unless `part` can take the place of `stock`."""
+    """Raises InputError unless `part` can replace `stock`."""
     at = f"Module {path}" if path else "The model"
     if is_stock(stock):
         if any(vars(stock).get(name) for name in ("forward", "_compiled_call_impl")):
@@ -265,7 +264,7 @@ def _check(part: nn.Module, stock: nn.Module, path: str) -> None:
 
 
 def _names(module: nn.Module) -> list[str]:
-    """Of children and own parameters, but those that are None."""
+    """Names of children and own parameters, except None."""
     held = (*module._modules.items(), *module._parameters.items())
     return [name for name, value in held if value is not None]
 

@@ -1,6 +1,6 @@
 """Sentence vectors: a `SentenceTransformer` that computes without padding.
 
-Notation: N texts, T tokens of a batch, D numbers of a vector.
+Notation: N texts, T tokens of a batch, D dimensions of a vector.
 """
 
 import contextlib
@@ -63,14 +63,14 @@ from sentence_transformers.util import (  # noqa: E402
     truncate_embeddings,
 )
 
-#: Poolings for a bare BERT: the mode of `Pooling`, and whether the first layer counts.
+#: Poolings: the mode of `Pooling`, and whether to average the first and last layer.
 POOLINGS = {
     "cls": ("cls", False),
     "mean": ("mean", False),
     "max": ("max", False),
     "first-last-average": ("mean", True),
 }
-#: Activations that give a number the same bits wherever it is in a tensor.
+#: Activations whose bits do not depend on a number's place in a tensor.
 STEADY = (nn.Identity, nn.Tanh, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardtanh, nn.GELU)
 _loading = threading.Lock()
 
@@ -78,27 +78,25 @@ _loading = threading.Lock()
 class TextEncoder(SentenceTransformer):
     """A `SentenceTransformer` with a BERT of this package, prepared for inference.
 
-    Nothing is computed on padding, and the next texts are tokenized while the model computes. It
-    is used, saved and pushed like any other `SentenceTransformer`, and has three methods more:
-    `encode_stream`, `encode_async` and `from_pretrained`. Vectors are float32, whatever BERT
-    computes in.
+    It skips padding, and tokenizes the next texts while the model computes. It adds the methods
+    `encode_stream`, `encode_async` and `from_pretrained`. Vectors are float32 for any `dtype`.
 
     Args:
         model_name_or_path: A folder or a hub id: a sentence-transformers model, or a bare BERT,
             which gets mean pooling.
-        dtype: The precision of BERT, as of `prepare_for_inference`; None for the dtype of the saved
-            weights.
+        dtype: The precision of BERT, as in `prepare_for_inference`; None for the saved dtype.
         prepare: Whether to pack the weights for the device's kernels.
         batch_invariant: Whether a text gets the same bits in any batch
             (`BertConfig.batch_invariant`).
-        max_length: Maximum number of tokens of a text, [CLS] and [SEP] among them; longer texts are
-            cut. None for the model's own.
-        pooling: One of `POOLINGS`, in place of the model's own pooling and of all that follows it.
-        **options: All else that `SentenceTransformer` takes.
+        max_length: Maximum number of tokens of a text, including [CLS] and [SEP]; longer texts are
+            truncated. None for the model's own.
+        pooling: One of `POOLINGS`, in place of the model's own pooling and later modules.
+        **options: Other arguments of `SentenceTransformer`.
 
     Raises:
-        ValueError: Not a BERT, weights are missing or not finite, or a setting is not supported.
-        OSError: No such folder or model, or its files are missing.
+        ValueError: The model is not a BERT, weights are missing or not finite, or a setting is not
+            supported.
+        OSError: The model or its files do not exist.
 
     Examples:
         >>> encoder = TextEncoder("sentence-transformers/all-MiniLM-L6-v2")
@@ -122,14 +120,14 @@ class TextEncoder(SentenceTransformer):
         truncate_dim: int | None = None,
         **options: Any,
     ) -> None:
-        # Everything that can be checked before files are read.
+        # Checks before files are read.
         converted = loading_options(dtype, prepare)
         if pooling is not None:
             check_choice("pooling", pooling, POOLINGS)
         if truncate_dim is not None:
             COUNT.check("truncate_dim", truncate_dim)
         path = None if model_name_or_path is None else os.fspath(model_name_or_path)
-        check_folder(path, {"subfolder": "looked at below"})
+        check_folder(path, {"subfolder": "checked below"})
         if path is not None:
             _check_files(path, options)
         options |= {"device": str(find_device(device)), "truncate_dim": truncate_dim}
@@ -164,7 +162,7 @@ class TextEncoder(SentenceTransformer):
         if getattr(bert.config, "batch_invariant", False):
             self._keep_bits()
         self.eval()
-        #: The tokens that were computed so far.
+        #: Number of tokens computed so far.
         self.tokens = 0
         self._joined = JoinedCalls(self._rows, self._vectors, TOKEN_BUDGET)
 
@@ -178,21 +176,21 @@ class TextEncoder(SentenceTransformer):
         cache_dir: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> Self:
-        """Loads a model: the constructor, by the name that other models have for it.
+        """Loads a model, as the constructor does.
 
         Args:
-            path: As `model_name_or_path`.
-            dtype: As in the constructor, and so are all others.
-            device: As above.
+            path: `model_name_or_path` of the constructor.
+            dtype: As in the constructor.
+            device: As in the constructor.
             cache_dir: `cache_folder` of `SentenceTransformer`.
-            **options: As above, with those of `SentenceTransformer` (`revision`, `prompts` …).
+            **options: Other arguments of the constructor.
         """
         cache = None if cache_dir is None else os.fspath(cache_dir)
         return cls(path, dtype=dtype, device=device, cache_folder=cache, **options)
 
     @property
     def precision(self) -> str:
-        """The dtype that BERT computes in, with the kernels if it is prepared."""
+        """BERT's dtype, with the kernels if it is prepared."""
         bert: Any = self.transformers_model
         kernels = adapter.kernels_of(bert)
         return str(bert.dtype).removeprefix("torch.") if kernels is None else str(kernels)
@@ -214,8 +212,8 @@ class TextEncoder(SentenceTransformer):
 
         Args:
             *arguments: As of `SentenceTransformer.encode`.
-            token_budget: Maximum number of tokens per batch, in place of `batch_size`. It changes
-                the memory that is needed and no vector. `TOKEN_BUDGET` where neither is given.
+            token_budget: Maximum number of tokens per batch, in place of `batch_size`. It affects
+                memory only. The default is `TOKEN_BUDGET`, unless `batch_size` is given.
             **options: As of `SentenceTransformer.encode`. `precision` may also be "float16".
 
         Returns:
@@ -248,14 +246,14 @@ class TextEncoder(SentenceTransformer):
         """Encodes a stream of any length in constant memory.
 
         Args:
-            texts: Any iterable; it is read in the caller's thread, at most two chunks ahead.
-            batch_size: As in `encode`, and so are the others.
-            token_budget: As above.
-            normalize_embeddings: As above.
-            prompt_name: As above.
-            prompt: As above.
-            truncate_dim: As above.
-            batches: Yield the vectors of a batch, (n, D), in place of single ones.
+            texts: Any iterable, read in the caller's thread, at most two chunks ahead.
+            batch_size: This and the following are as in `encode`.
+            token_budget: As in `encode`.
+            normalize_embeddings: As in `encode`.
+            prompt_name: As in `encode`.
+            prompt: As in `encode`.
+            truncate_dim: As in `encode`.
+            batches: Yield the vectors of whole batches, (n, D).
 
         Returns:
             A generator of vectors (D,), in the order of the texts, on the model's device. Closing
@@ -263,7 +261,7 @@ class TextEncoder(SentenceTransformer):
 
         Raises:
             TypeError: `texts` is one text.
-            ValueError: There is no such prompt, or a size is below 1.
+            ValueError: The prompt is unknown, or a size is below 1.
         """
         if isinstance(texts, str):
             raise TypeError("`texts` is one str. Give a list of texts, or call encode.")
@@ -293,7 +291,7 @@ class TextEncoder(SentenceTransformer):
                     else:
                         yield from encode(batch)
 
-        # A generator checks nothing before its first step, so everything was checked above.
+        # Checks are above, because a generator starts at its first step only.
         return vectors()
 
     async def encode_async(
@@ -309,22 +307,22 @@ class TextEncoder(SentenceTransformer):
         truncate_dim: int | None = None,
         return_tokens: bool = False,
     ) -> Any:
-        """Encodes one text or many without holding up the event loop.
+        """Encodes one text or many without blocking the event loop.
 
-        The texts of all waiting calls are joined into batches of up to `TOKEN_BUDGET` tokens, which
-        one thread tokenizes and computes, in the order of the calls. A call that is cancelled or
-        fails changes nothing for the others, and calls may come from several event loops.
+        One thread computes the texts of all waiting calls, in order, in batches of up to
+        `TOKEN_BUDGET` tokens. A cancelled or failed call does not affect the others. Calls may come
+        from several event loops.
 
         Args:
-            texts: As in `encode`, and so are all others.
-            prompt_name: As above.
-            prompt: As above.
-            precision: As above.
-            convert_to_numpy: As above.
-            convert_to_tensor: As above.
-            normalize_embeddings: As above.
-            truncate_dim: As above.
-            return_tokens: Return a pair: the vectors, and the number of tokens of the texts.
+            texts: As in `encode`.
+            prompt_name: As in `encode`.
+            prompt: As in `encode`.
+            precision: As in `encode`.
+            convert_to_numpy: As in `encode`.
+            convert_to_tensor: As in `encode`.
+            normalize_embeddings: As in `encode`.
+            truncate_dim: As in `encode`.
+            return_tokens: Return a pair of the vectors and the number of tokens.
 
         Returns:
             As `encode`; the same bits under `batch_invariant`.
@@ -359,17 +357,17 @@ class TextEncoder(SentenceTransformer):
         return (found, tokens) if return_tokens else found
 
     def _update_default_model_id(self, model_card: str) -> str:
-        """Puts the model's id into its card, which shows a `SentenceTransformer`."""
+        """Puts the model's id into its card."""
         placeholder = self._model_card_model_id_placeholder
         return model_card.replace(placeholder, self.model_card_data.model_id or placeholder)
 
     def _push_to_hub_usage_tip(self, repo_id: str) -> str:
-        """How to try what was pushed, which is a plain `SentenceTransformer`."""
+        """The usage tip after a push, with a plain `SentenceTransformer`."""
         tip: str = super()._push_to_hub_usage_tip(repo_id)
         return tip.replace(type(self).__name__, SentenceTransformer.__name__)
 
     def _rows(self, texts: list[str]) -> list[Row]:
-        """Texts with their tokens; with padding modules each in a batch of its own."""
+        """The tokens of texts; modules that need padding get batches of one text."""
         self.eval()  # in train mode features are padded
         features = packed_features(self, texts)
         if "cu_seq_lens_q" in features:
@@ -389,7 +387,7 @@ class TextEncoder(SentenceTransformer):
         return vectors
 
     def _prompt_length(self, prompt: str) -> int:
-        """Tokens of a prompt that the pooling leaves out."""
+        """Number of a prompt's tokens that the pooling excludes."""
         poolings = (module for module in self if isinstance(module, Pooling))
         if not prompt or all(pooling.include_prompt for pooling in poolings):
             return 0
@@ -402,7 +400,7 @@ class TextEncoder(SentenceTransformer):
             return torch.empty(0, self.get_embedding_dimension() or 0, device=self.device)
 
     def _in_form(self, vectors: Tensor, options: Mapping[str, Any]) -> Any:
-        """Vectors as the options of `encode` say."""
+        """Vectors in the form of `encode`'s options."""
         found: Any = vectors
         precision = options.get("precision", "float32")
         if precision == "float16":
@@ -414,7 +412,7 @@ class TextEncoder(SentenceTransformer):
         return found.cpu().numpy() if options.get("convert_to_numpy", True) else list(found)
 
     def _pool_by(self, name: str) -> None:
-        """Replaces everything behind BERT."""
+        """Replaces all modules after BERT."""
         mode, has_first = POOLINGS[name]
         transformer: Any = self[0]
         del self[1:]
@@ -424,11 +422,7 @@ class TextEncoder(SentenceTransformer):
         self.append(Pooling(transformer.get_embedding_dimension(), mode))
 
     def _keep_bits(self) -> None:
-        """Makes every module behind BERT give a vector the same bits in any batch.
-
-        Raises:
-            InputError: A module cannot.
-        """
+        """Makes the modules after BERT batch-invariant; InputError if one does not support it."""
         if not packable(self):
             raise InputError(
                 "`batch_invariant` supports BERT, Pooling, Dense, LayerNorm and Normalize, and "
@@ -456,13 +450,13 @@ class FirstLastAverage(nn.Module):
 
     def forward(self, features: Features) -> Features:
         """Replaces `token_embeddings`."""
-        layers = features["all_layer_embeddings"]  # the word embeddings first
+        layers = features["all_layer_embeddings"]  # the first are the word embeddings
         features["token_embeddings"] = (layers[1].float() + layers[-1].float()) / 2
         return features
 
 
 def _check_files(path: str, options: Mapping[str, Any]) -> None:
-    """Raises for what sentence-transformers would load as something else, or with many lines."""
+    """Raises early for damaged folders and for tokenizers with code."""
     names = {"revision": "revision", "token": "token", "cache_folder": "cache_dir"}
     place = {new: options[old] for old, new in names.items() if options.get(old) is not None}
     if options.get("local_files_only"):
@@ -475,7 +469,7 @@ def _check_files(path: str, options: Mapping[str, Any]) -> None:
 
 
 def _steady_dense(module: Any, features: Features) -> Features:
-    """In place of `Dense.forward`: the same bits for a vector in any number of vectors."""
+    """A batch-invariant `Dense.forward`."""
     make_steady(module)
     vectors = features[module.module_input_name]
     found = module.activation_function(linear(module.linear, vectors))
@@ -487,7 +481,7 @@ def _steady_dense(module: Any, features: Features) -> Features:
 
 
 def _half(found: Any) -> Any:
-    """float16 of what `encode` gives."""
+    """The result of `encode` in float16."""
     if isinstance(found, np.ndarray):
         return found.astype(np.float16)
     return found.half() if isinstance(found, Tensor) else [vector.half() for vector in found]
@@ -495,7 +489,7 @@ def _half(found: Any) -> Any:
 
 @contextlib.contextmanager
 def _own_bert() -> Iterator[None]:
-    """Makes `AutoModel` load whole BERTs of this package, in this block."""
+    """Makes `AutoModel` load this package's BERTs and check their weights."""
     with _loading, registered():
         table = AutoModel._model_mapping._extra_content
         before = table[BertConfig]
@@ -508,7 +502,7 @@ def _own_bert() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _explained(path: str | None) -> Iterator[None]:
-    """Makes one line of what damaged files raise in sentence-transformers."""
+    """Turns errors of sentence-transformers about damaged files into `InputError`."""
     try:
         yield
     except (InputError, ImportError):

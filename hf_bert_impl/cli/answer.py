@@ -1,4 +1,4 @@
-"""`hf-bert answer`: answers out of a text, to one question or to a file of them."""
+"""`hf-bert answer`: extracts answers to questions from a text."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from hf_bert_impl.files.text import check_text_file, decode, read_text
 from hf_bert_impl.inference.answer_options import AnswerOptions
 from hf_bert_impl.tables import console, print_table
 
-#: Characters of the context that are shown on either side of an answer.
+#: Characters of context printed on either side of an answer.
 AROUND = 24
 
 
 @dataclasses.dataclass(frozen=True)
 class Options(JobOptions, AnswerOptions):
-    """What `hf-bert answer` can be asked for."""
+    """Options of `hf-bert answer`."""
 
 
 @from_dataclass(Options, PANELS)
@@ -51,40 +51,38 @@ def answer(
         str | None,
         typer.Argument(
             metavar="[FILE]",
-            help="A .jsonl, .json, .csv, .tsv or .parquet with question, context and, if you "
-            "like, id; - reads standard input. In parts also a folder of such files.",
+            help="A .jsonl, .json, .csv, .tsv or .parquet with question, context and an "
+            "optional id. - is standard input. In parts also a folder of such files.",
         ),
     ] = None,
-    question: Annotated[
-        list[str] | None, typer.Option(help="A question; give several by repeating the option.")
-    ] = None,
+    question: Annotated[list[str] | None, typer.Option(help="A question; may be repeated.")] = None,
     context: Annotated[str | None, typer.Option(help="The text with the answer.")] = None,
     context_file: Annotated[
-        str | None, typer.Option(help="A file with that text; - reads standard input.")
+        str | None, typer.Option(help="A file with that text; - for standard input.")
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
             "-o",
-            help="Where to write the answers; in parts (--engine ray, --shard) a folder.",
+            help="The file to write; with --engine ray or --shard a folder.",
             show_default="standard output",
         ),
     ] = None,
     dtype: Dtype = None,
     batch_invariant: BatchInvariant = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object a question, and no table.")
+        bool, typer.Option("--json", help="Print one JSON object per question.")
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Find the answers to questions in a text, and where they stand in it.
+    """Extract answers to questions from a text, with their positions.
 
-    With FILE the answers are JSON lines, with the id of the line where it has one. The context
-    stands in the line, or is given for all of them.
+    With FILE the answers are JSON lines, with the ids of the input lines. Each line has its
+    context, unless --context or --context-file gives one for all lines.
 
     With --engine ray or --shard, OUTPUT is a folder of part-*.parquet with the columns id, answer,
-    score, start and end, as of hf-bert embed.
+    score, start and end.
 
     Example: hf-bert answer MODEL --question "Who naps?" --context "Anna's cat naps."
     """
@@ -124,7 +122,9 @@ def answer(
         for item in questions:
             check_record(item, "the command")
     elif file != "-":
-        total = sum(1 for _ in read_questions(file, shared))  # every line is read before any work
+        total = sum(
+            1 for _ in read_questions(file, shared)
+        )  # checks every line before the model is loaded
     with quiet_libraries():
         from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
         from hf_bert_impl.inference.question_file import answer_records
@@ -149,10 +149,10 @@ def answer(
 
 
 def read_context(context: str | None, context_file: str | None) -> str | None:
-    """The context that was given for all questions, or None.
+    """The context for all questions, or None.
 
     Raises:
-        InputError: It is given twice, is empty, or cannot be read.
+        InputError: It is given twice, is empty, or is not UTF-8.
     """
     if context_file is None:
         if context is not None and not context.strip():
@@ -198,7 +198,7 @@ def check_arguments(
 
 @contextlib.contextmanager
 def notes() -> Iterator[None]:
-    """Say on standard error, once, that questions are cut."""
+    """Prints one note on standard error if questions are truncated."""
     from hf_bert_impl.data.windows import QuestionCut
 
     with warnings.catch_warnings(record=True) as caught:
@@ -211,7 +211,7 @@ def notes() -> Iterator[None]:
 
 @contextlib.contextmanager
 def writer(output: Path | None) -> Iterator[IO[str]]:
-    """Standard output, or a file that appears under its name once it is complete."""
+    """Standard output, or a file that appears when it is complete."""
     if output is None:
         yield sys.stdout
         return
@@ -223,7 +223,7 @@ def writer(output: Path | None) -> Iterator[IO[str]]:
 
 
 def print_answers(question: str, context: str, answers: list[dict[str, Any]]) -> None:
-    """Print the answers to a question, best first, each within its context."""
+    """Prints the answers to a question in their context, best first."""
     rows = []
     for rank, item in enumerate(answers, start=1):
         start, end = item["start"], item["end"]

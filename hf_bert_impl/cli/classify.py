@@ -1,4 +1,4 @@
-"""`hf-bert classify`: files of texts to their labels, in parts."""
+"""`hf-bert classify`: labels of texts, in parts."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def classify(
         str,
         typer.Argument(
             metavar="FILE",
-            help="One text a line; or .csv, .tsv, .jsonl, .json, .parquet, a folder that datasets "
-            "saved, or a folder of such files.",
+            help="One text per line, or .csv, .tsv, .jsonl, .json or .parquet; a folder of such "
+            "files, or one saved by datasets.",
         ),
     ],
     model: Annotated[
@@ -32,15 +32,15 @@ def classify(
     batch_tokens: BatchTokens = None,
     column: Annotated[
         str | None,
-        typer.Option(help="The texts.", show_default="the only column; text, for .jsonl"),
+        typer.Option(help="Column of the texts.", show_default="the only column; text, for .jsonl"),
     ] = None,
     as_json: AsJson = False,
     quiet: Silent = False,
 ) -> None:
-    """Find the most probable label of each text, with its probability.
+    """Predict the most probable label of each text, with its probability.
 
     OUTPUT is a folder of part-*.parquet with the columns id, label and score, and a manifest. Rows
-    that cannot be used, or repeat an id, go to its rejects.jsonl.
+    that are invalid or repeat an id go to its rejects.jsonl.
 
     Example: hf-bert classify reviews.csv --column text --model my-classifier --output labels
     """

@@ -29,10 +29,10 @@ SPEED_ROUNDS = 7
 
 
 def demo() -> None:
-    """Show what this package does, on real weights and without a network.
+    """Show on real weights, offline, what this package does.
 
-    Loads all-MiniLM-L6-v2 by AutoModel, proves that it equals transformers' own BERT, compares a
-    few sentences, and measures the speed beside transformers on one padded batch.
+    Loads all-MiniLM-L6-v2, compares its outputs with transformers' BERT, compares a few sentences
+    by meaning, and measures the speed-up over transformers on one padded batch.
 
     Example: hf-bert demo
     """
@@ -62,7 +62,7 @@ def _demo() -> None:
     out.print(Rule("1. The same numbers as transformers"), width=HEADING)
     report.render(out, cases=False)
 
-    # The demo may run inside a larger process: transformers is left as it was found.
+    # The demo may run inside a larger process, so transformers must not stay changed.
     hf_bert_impl.register()
     try:
         model = AutoModel.from_pretrained(folder, trust_remote_code=False, dtype=torch.float32)
@@ -108,7 +108,7 @@ def _demo() -> None:
 
 
 def print_similarities(texts: Sequence[str], similarities: list[list[float]]) -> None:
-    """Print a square of cosines, coloured from cold to warm: a row and a column for each text."""
+    """Prints the matrix of cosines between texts, coloured by value."""
     rows = [
         (Text(f"{index} {text}"), *(Text(f"{cosine:.2f}", _colour(cosine)) for cosine in row))
         for index, (text, row) in enumerate(zip(texts, similarities, strict=True), start=1)

@@ -1,4 +1,4 @@
-"""What is asked of a file that a command is to write, before anything is loaded."""
+"""Early checks of output files."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ def check_output_file(
     *,
     endings: Sequence[str] = (),
     sources: Iterable[str] = (),
-    beside: Iterable[Path] = (),
+    others: Iterable[Path] = (),
 ) -> None:
     """Checks that a file can be written.
 
     Args:
-        option: By which it is named.
+        option: The option's name.
         file: The file.
         overwrite: Whether it may be replaced.
-        endings: Those that its name may have; empty for any.
+        endings: Allowed endings; empty for any.
         sources: Files that the command reads, as the user wrote them.
-        beside: What else it writes.
+        others: Other files that it writes.
 
     Raises:
         InputError: The file cannot be written, or exists, or is one of the sources.
     """
     if endings and file.suffix not in endings:
-        *others, last = endings
-        allowed = f"{', '.join(others)} or {last}" if others else last
+        *first, last = endings
+        allowed = f"{', '.join(first)} or {last}" if first else last
         raise InputError(f"{option} is {file}. End its name in {allowed}.")
     if not file.absolute().parent.is_dir():
         raise InputError(
@@ -43,7 +43,7 @@ def check_output_file(
         )
     if file.is_dir():
         raise InputError(f"{option} {file} is a folder. Name a file, such as {file / 'result'}.")
-    check_sources((file, *beside), sources)
+    check_sources((file, *others), sources)
     if os.path.lexists(file) and not overwrite:
         raise InputError(
             f"{option} {file} exists. Choose another name, or replace it with --overwrite."
@@ -51,11 +51,11 @@ def check_output_file(
 
 
 def check_sources(written: Iterable[Path], sources: Iterable[str]) -> None:
-    """Checks that no command writes over what it reads, by whatever name.
+    """Checks that a command does not overwrite its own input.
 
     Args:
-        written: Files that it writes, there or not.
-        sources: What it reads, as the user wrote it; `-` is standard input.
+        written: Files that it writes.
+        sources: Files that it reads, as the user wrote them; `-` is standard input.
 
     Raises:
         InputError: A file is both.
@@ -63,7 +63,7 @@ def check_sources(written: Iterable[Path], sources: Iterable[str]) -> None:
     read = list(map(_status, sources))
     for file in written:
         status = _status(str(file))
-        if status is not None and any(it and os.path.samestat(it, status) for it in read):
+        if status is not None and any(other and os.path.samestat(other, status) for other in read):
             raise InputError(
                 f"This command reads {file}, which it would also write. Choose another output."
             )
@@ -72,5 +72,5 @@ def check_sources(written: Iterable[Path], sources: Iterable[str]) -> None:
 def _status(source: str) -> os.stat_result | None:
     try:
         return os.fstat(sys.stdin.fileno()) if source == "-" else Path(source).expanduser().stat()
-    except (OSError, ValueError):  # no such file, which is said when it is read
+    except (OSError, ValueError):  # reported when it is read
         return None

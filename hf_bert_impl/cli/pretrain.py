@@ -1,4 +1,4 @@
-"""`hf-bert pretrain`: text files to a BERT, resumed where it was stopped."""
+"""`hf-bert pretrain`: trains a BERT on text files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PANELS = {"tokenizer": MODEL, "layout": "The text", "max_steps": "Training", "lo
     PANELS,
     files=Files,
     output=Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="The folder of the run.")
+        Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to write.")
     ],
     sizes=None,
 )
@@ -45,18 +45,18 @@ def pretrain(
     ] = None,
     hidden_size: Annotated[
         int | None,
-        typer.Option(min=1, help="Width.", show_default="768", rich_help_panel=MODEL),
+        typer.Option(min=1, help="Hidden size.", show_default="768", rich_help_panel=MODEL),
     ] = None,
     heads: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Attention heads.", show_default="width / 64", rich_help_panel=MODEL
+            min=1, help="Attention heads.", show_default="hidden size / 64", rich_help_panel=MODEL
         ),
     ] = None,
     intermediate_size: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Feed-forward width.", show_default="4 widths", rich_help_panel=MODEL
+            min=1, help="Feed-forward size.", show_default="4 × hidden size", rich_help_panel=MODEL
         ),
     ] = None,
     push_to_hub: PushToHub = None,
@@ -65,9 +65,9 @@ def pretrain(
 ) -> None:
     """Train a BERT on text, from random weights or from a checkpoint.
 
-    DIR gets the model, its checkpoints, training_log.jsonl, tensorboard/ and curves.png. A run that
-    was killed goes on with the same command and --resume, to the same weights. For several GPUs or
-    machines: accelerate launch $(which hf-bert) pretrain …
+    DIR gets the model, its checkpoints, training_log.jsonl, tensorboard/ and curves.png. To resume
+    an interrupted run, repeat the command with --resume; it ends with the same weights. For several
+    GPUs or machines: accelerate launch $(which hf-bert) pretrain …
 
     Example: hf-bert pretrain corpus.txt --tokenizer my-tokenizer --layers 4 --hidden-size 256
     --max-steps 5000 --output my-bert
@@ -86,7 +86,7 @@ def pretrain(
     }
     given = {name: size for name, size in sizes.items() if size is not None}
     options = PretrainingOptions(**fields, sizes=given)
-    if int(os.environ.get("RANK", 0)):  # the first process of a distributed run speaks and pushes
+    if int(os.environ.get("RANK", 0)):  # only the first process prints and pushes
         quiet, as_json, push_to_hub = True, False, None
     with quiet_libraries(), dataset_bars(not quiet):
         if options.model is not None:
@@ -101,7 +101,7 @@ def pretrain(
                 result = run(options, callbacks)
         except KeyboardInterrupt:
             if not quiet:
-                typer.echo("stopped; the same command with --resume goes on", err=True)
+                typer.echo("interrupted; run the same command with --resume to resume", err=True)
             raise
         if push_to_hub is not None:
             from hf_bert_impl.hub.pushing import push_folder
@@ -115,7 +115,7 @@ def pretrain(
 
 @contextlib.contextmanager
 def dataset_bars(show: bool) -> Iterator[None]:
-    """Shows the progress bars of `datasets` where a person can see them, or hides them."""
+    """Shows the progress bars of `datasets` on a terminal only."""
     import datasets
 
     was_shown = not datasets.are_progress_bars_disabled()
@@ -129,7 +129,7 @@ def dataset_bars(show: bool) -> Iterator[None]:
 
 
 def summary(result: PretrainingResult) -> dict[str, Any]:
-    """The figures of a run as one JSON object."""
+    """The results of a run for JSON."""
     return {
         "output": str(result.output),
         "steps": result.steps,
@@ -140,7 +140,7 @@ def summary(result: PretrainingResult) -> dict[str, Any]:
 
 
 def print_result(result: PretrainingResult) -> None:
-    """Print the figures of a run: those of the last log entry beside those on held-out text."""
+    """Prints the last log entry and the results on held-out text."""
     names = ("mlm_loss", "mlm_accuracy", "perplexity", "nsp_loss", "nsp_accuracy")
     rows = []
     for name in (*names, "tokens_per_second", "flop_share"):

@@ -19,7 +19,7 @@ def show(report: Report[Any], as_json: bool, **options: Any) -> None:
     Args:
         report: The report.
         as_json: Whether as JSON.
-        **options: Of the report's `render`.
+        **options: Options of the report's `render`.
     """
     if as_json:
         typer.echo(to_json(report))

@@ -1,4 +1,4 @@
-"""`hf-bert tokenizer`: a vocabulary of one's own, of word pieces or of words."""
+"""`hf-bert tokenizer`: trains a vocabulary of word pieces or of words."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 WRITTEN = (*TOKENIZERS, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 
 app = typer.Typer(
-    help="Make a vocabulary.",
+    help="Train a vocabulary.",
     epilog="Example: hf-bert tokenizer train corpus.txt --vocab-size 8000 --output my-tokenizer",
     no_args_is_help=True,
 )
@@ -46,10 +46,10 @@ def tokenizer_train(
     overwrite: Replace = False,
     as_json: AsJson = False,
 ) -> None:
-    """Learn a WordPiece vocabulary from text; the same text gives the same vocabulary.
+    """Train a WordPiece vocabulary; the same text gives the same vocabulary.
 
-    [PAD], [UNK], [CLS], [SEP] and [MASK] have the ids 0 to 4. Every Chinese character is a word of
-    its own, as in BERT.
+    [PAD], [UNK], [CLS], [SEP] and [MASK] have the ids 0 to 4. Each Chinese character is a word, as
+    in BERT.
 
     Example: hf-bert tokenizer train corpus.txt --vocab-size 8000 --output my-tokenizer
     """
@@ -72,10 +72,10 @@ def tokenizer_words(
     overwrite: Replace = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a vocabulary of the words between white space, as codertimo/BERT-pytorch has it.
+    """Make a vocabulary of words separated by white space, as codertimo/BERT-pytorch does.
 
-    <pad>, <unk>, <eos>, <sos> and <mask> have the ids 0 to 4. The file that its bert-vocab wrote
-    may stand in place of the text.
+    <pad>, <unk>, <eos>, <sos> and <mask> have the ids 0 to 4. In place of text, FILES may be the
+    vocabulary that its bert-vocab wrote.
 
     Example: hf-bert tokenizer words corpus.txt --output my-words
     """
@@ -114,7 +114,7 @@ def _write(
     check_output(output, overwrite, files)
     begin = time.perf_counter()
     with quiet_libraries(), output_lock(output.resolve()):
-        check_output(output, overwrite, files)  # again: another run may just have ended
+        check_output(output, overwrite, files)  # again: another run may have written it meanwhile
         trained, report = train()
         with atomic_files(output) as folder:
             trained.save_pretrained(folder)
@@ -128,10 +128,10 @@ def _write(
 
 
 def check_output(output: Path, overwrite: bool, files: Sequence[str]) -> None:
-    """Check what can be checked before anything is read.
+    """Checks that the output can be written.
 
     Raises:
-        InputError: The output cannot be written, holds a tokenizer, or the text is a file of one.
+        InputError: It cannot, it holds a tokenizer, or it would overwrite the text.
     """
     if output.exists() and not output.is_dir():
         raise InputError(f"{output} is a file. Choose another name for the folder.")
@@ -145,7 +145,7 @@ def check_output(output: Path, overwrite: bool, files: Sequence[str]) -> None:
 
 
 def rows_of(report: VocabularyReport, asked: int) -> list[tuple[str, str]]:
-    """What a vocabulary came to, where so many tokens were asked for."""
+    """The report as rows of a table."""
     size = f"{report.vocab_size:,}"
     if report.vocab_size < asked:
         size += f" of {asked:,}: the text has no more pieces to merge"
@@ -153,6 +153,6 @@ def rows_of(report: VocabularyReport, asked: int) -> list[tuple[str, str]]:
         ("vocabulary", size),
         ("alphabet", f"{report.alphabet:,} characters"),
         ("characters covered", f"{report.character_coverage:.4%}"),
-        ("pieces a word", f"{report.pieces_per_word:.3f}"),
+        ("pieces per word", f"{report.pieces_per_word:.3f}"),
         ("unknown tokens", f"{report.unknown_rate:.4%}"),
     ]
