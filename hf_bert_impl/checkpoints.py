@@ -221,7 +221,7 @@ def load_whole(
     if missing and all(key.startswith("pooler.") for key in missing):
         model, info = load_model(checkpoint, name, add_pooling_layer=False, **options)
         missing = info["missing_keys"]
-    remedy = "use another checkpoint, or the `head` that this one has"
+    remedy = "use a checkpoint that has them"
     check_whole(checkpoint.name, missing, name, remedy)
     return model, sorted(info["unexpected_keys"])
 

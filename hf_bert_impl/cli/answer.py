@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Annotated, Any
@@ -92,7 +91,9 @@ def answer(
 
     where = JobOptions(**{name: fields.pop(name) for name in field_names(JobOptions)})
     if where.works_in_parts(file, output):
-        refuse_unused(command, "in work in parts", "question", "context", "context_file", "top_k")
+        refuse_unused(
+            command, "when working in parts", "question", "context", "context_file", "top_k"
+        )
         if file is None or output is None:
             raise InputError(
                 "Work in parts needs FILE and --output. Example: hf-bert answer MODEL "
@@ -137,7 +138,7 @@ def answer(
 
         records = iter(questions) if file is None else read_questions(file, shared)
         progress = text_progress(file is not None and not quiet, total)
-        with notes(), writer(output) as stream, progress as advance:
+        with writer(output) as stream, progress as advance:
             for record, answers in answer_records(pipeline, records):
                 if file is not None or as_json or output is not None:
                     asked = {key: record[key] for key in ("id", "question") if key in record}
@@ -185,8 +186,7 @@ def check_arguments(
         InputError: Nothing is asked, or in two ways, or the output cannot be written.
     """
     if bool(file) == bool(question):
-        given = "FILE and --question are" if file else "neither FILE nor --question is"
-        raise InputError(f"{given} given. Give exactly one of them.")
+        raise InputError("Give either FILE or --question.")
     if question and context is None:
         raise InputError(
             "A question needs a text with its answer. Add --context TEXT or --context-file FILE."
@@ -194,19 +194,6 @@ def check_arguments(
     if output is not None:
         sources = [name for name in (file, context_file) if name is not None]
         check_output_file("--output", output, overwrite, sources=sources)
-
-
-@contextlib.contextmanager
-def notes() -> Iterator[None]:
-    """Prints one note on standard error if questions are truncated."""
-    from hf_bert_impl.data.windows import QuestionCut
-
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", QuestionCut)
-        yield
-    cut = [item for item in caught if issubclass(item.category, QuestionCut)]
-    if cut:
-        typer.echo(f"note: {cut[0].message} (--max-question-len)", err=True)
 
 
 @contextlib.contextmanager

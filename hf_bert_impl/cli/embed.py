@@ -34,9 +34,9 @@ def embed(
         str,
         typer.Argument(
             metavar="FILE",
-            help="One text per line, or .csv, .tsv (without quotes), .jsonl, .json or .parquet; also "
-            "compressed (.gz, .bz2, .xz, .zst). A folder of such files or of datasets. - is "
-            "standard input.",
+            help="One text per line, or .csv, .tsv (without quotes), .jsonl, .json or .parquet, "
+            "also compressed (.gz, .bz2, .xz, .zst). A folder of such files or of datasets. "
+            "- is standard input.",
         ),
     ],
     output: Annotated[

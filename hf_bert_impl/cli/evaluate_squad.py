@@ -130,10 +130,7 @@ def check_arguments(
     if not data:
         raise InputError("There is no data. Add --data FILE with questions in SQuAD's format.")
     if (model is None) == (predictions is None):
-        given = (
-            "neither MODEL nor --predictions is" if model is None else "MODEL and --predictions are"
-        )
-        raise InputError(f"{given} given. Give exactly one of them.")
+        raise InputError("Give either MODEL or --predictions.")
     if predictions is not None:
         unread = ("tune_threshold", "dtype", "batch_invariant", "output")
         refuse_unused(context, "with --predictions", *unread, *field_names(SquadOptions))

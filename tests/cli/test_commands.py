@@ -76,7 +76,7 @@ DAMAGES = {
     "labels of a list": (LOADERS, fields("config.json", id2label=[1]), "id2label=[1]"),
     "other sizes": (LOADERS, fields("config.json", hidden_size=35), "LayerNorm.bias"),
     "weights cut": (LOADERS, cut, "9000 bytes"),
-    "weights with NaN": (LOADERS, spoil, "no finite numbers: 2 NaN among the 900 of"),
+    "weights with NaN": (LOADERS, spoil, "NaN or infinite weights: 2 NaN among the 900 of"),
     "tokenizer": (LOADERS | {"pretrain"}, write("tokenizer.json", "null"), "json"),
     "tokenizer's config": (LOADERS, write("tokenizer_config.json", DEEP), "json"),
     "no mask token": (MASKS | {"pretrain"}, without_mask, "no mask token"),
@@ -251,7 +251,7 @@ def test_two_writers(hf_bert, one_error_line, place, monkeypatch, name):
     with output_lock(out):
         for more in [[]] if name in ("push", "pretrain") else [[], ["--overwrite"]]:
             result = hf_bert(*RUNS[name].split(), *more)
-            one_error_line(result, "another run is writing", str(out), "wait")
+            one_error_line(result, "Another run is writing", str(out), "Wait")
         assert [file.name for file in out.parent.iterdir()] == [f".{out.name}.lock"]
     assert not [*out.parent.iterdir()]
 

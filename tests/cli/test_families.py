@@ -139,7 +139,7 @@ def test_commands_of_bert(hf_bert, save, one_error_line, command, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     name, *rest = command
     result = hf_bert(name, save("RobertaModel"), *rest)
-    one_error_line(result, "roberta", "expected ")
+    one_error_line(result, "roberta", "Supported: ")
 
 
 def test_other_architectures(hf_bert, save, one_error_line, tmp_path):
@@ -148,7 +148,7 @@ def test_other_architectures(hf_bert, save, one_error_line, tmp_path):
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "albert"}))
     one_error_line(hf_bert("verify", folder), "has model_type 'albert'", "xlm-roberta")
     result = hf_bert("verify", save("ElectraModel"), "--head", "next-sentence")
-    one_error_line(result, "there is no ElectraForNextSentencePrediction")
+    one_error_line(result, "There is no ElectraForNextSentencePrediction")
 
 
 def test_weights_that_are_missing(hf_bert, save, one_error_line):

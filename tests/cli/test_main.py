@@ -27,7 +27,7 @@ def test_the_shell_sees_help_at_once_and_one_line_of_errors():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "fill-mask" in done.stdout
-    assert done.stderr.startswith("error: there is no folder") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: There is no folder") and done.stderr.count("\n") == 1
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def agents(monkeypatch):
 @pytest.mark.parametrize("command", ["finetune classification", "pretrain none.txt"])
 def test_a_start_in_vain_ends_before_anything_else(hf_bert, agents, command):
     words = [*command.split(), "--model", "./nowhere", "--output", "out"]
-    for said in ("there is no folder", "what was refused before"):
+    for said in ("There is no folder", "what was refused before"):
         agents.set("port", said)  # of another start
         result = hf_bert(*words)
         assert (result.status, result.out) == (2, "")
@@ -54,7 +54,7 @@ def test_the_first_process_that_fails_reports(hf_bert, agents, monkeypatch, tmp_
     for said in (1, 0):
         result = hf_bert("verify", "./nowhere")
         assert (result.status, result.err.count("error: ")) == (2, said)
-    assert "there is no folder" in (tmp_path / "error.json").read_text()
+    assert "There is no folder" in (tmp_path / "error.json").read_text()
 
 
 def test_only_a_process_of_its_own_is_set_up(monkeypatch):
@@ -86,7 +86,7 @@ def test_debug_shows_the_traceback_before_the_line(hf_bert, tmp_path):
         result = hf_bert(*arguments)
         assert result.status == 2
         assert "Traceback" in result.err
-        assert result.err.splitlines()[-1].startswith("error: there is no folder")
+        assert result.err.splitlines()[-1].startswith("error: There is no folder")
     assert "Traceback" not in hf_bert("verify", tmp_path / "none").err
 
 

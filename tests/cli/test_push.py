@@ -73,7 +73,7 @@ def test_what_is_not_published(hf_bert, one_error_line, save_tiny, tmp_path, unc
     source, folder = save_tiny("BertModel"), tmp_path / "out"
     fields("config.json", architectures=["BertForTokenClassification"])(source)
     result = hf_bert("push", source, "me/tiny", "--dry-run", folder)
-    one_error_line(result, "lacks 2 weights of BertForTokenClassification", "random numbers")
+    one_error_line(result, "lacks 2 weights of BertForTokenClassification", "random")
     settings = {"tokenizer_class": "BertTokenizer", "auto_map": {"AutoTokenizer": ["own.X", None]}}
     source = name_tokenizer(save_tiny(), settings)
     (source / "own.py").write_text("raise SystemExit('the code ran')")
@@ -166,7 +166,7 @@ def test_pushed_after_training(hf_bert, one_error_line, place, monkeypatch, name
     command = (*RUNS[name].split(), "--push-to-hub", "me/my-bert")
     with monkeypatch.context() as patch:
         patch.setattr(uploading, "get_token", lambda: None)
-        one_error_line(hf_bert(*command), "there is no token", "hf auth login")
+        one_error_line(hf_bert(*command), "There is no token", "hf auth login")
     assert not out.exists()
 
     def reserve(name, class_name):

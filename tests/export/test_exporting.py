@@ -96,8 +96,8 @@ def test_models_that_cannot_be_exported(tmp_path):
     with pytest.raises(ValueError, match="load it with dtype"):
         export_model(make("base").to(torch.bfloat16), tmp_path / "out", "torch-export")
     config = random_config(5, "BertLMHeadModel", add_cross_attention=True)
-    with pytest.raises(ValueError, match="encoder_hidden_states"):
+    with pytest.raises(ValueError, match="cross-attention"):
         export_program(hf_bert_impl.BertLMHeadModel(config))
     for kind, opset in (("tflite", None), ("openvino", 18)):
-        with pytest.raises(ValueError, match="expected"):
+        with pytest.raises(ValueError, match=r"Choose one of onnx|applies to onnx only"):
             ExportOptions(kind, opset).check()

@@ -20,7 +20,7 @@ def content(folder):
 
 
 def test_a_place_that_cannot_be_written_is_said(tmp_path):
-    words = r"cannot be written \(.*; free some space, or name another"
+    words = r"cannot be written \(.*\). Free some disk space"
     with pytest.raises(InputError, match=words):
         make(tmp_path / ("x" * 300))
     full = pytest.raises(InputError, match=r"cannot be written \(No space left")
@@ -36,7 +36,7 @@ def test_what_is_in_it_is_not_replaced_unasked(tmp_path):
     link.symlink_to(tmp_path / "none")
     (tmp_path / "alias").symlink_to(source)
     for place, overwrite, words in (
-        (folder, False, r"exists and has files in it; .*`overwrite=True`"),
+        (folder, False, r"has files in it. .*`overwrite=True`"),
         (folder, None, r"has files in it; .*; choose another name$"),
         (file, True, "is a file"),
         (link, True, "is a dangling link"),

@@ -87,7 +87,7 @@ def test_a_process_that_ends_early_is_an_error(tiny, tmp_path, monkeypatch):
     model = tiny()
     save_with_code(model, tmp_path)
     monkeypatch.setenv("PYTHONHOME", str(tmp_path))  # where there is no standard library
-    with pytest.raises(OSError, match=r"ended with status \d+ \(.*nothing was published"):
+    with pytest.raises(OSError, match=r"ended with status \d+ \(.*Nothing was published"):
         check_loading(tmp_path, model)
 
 
