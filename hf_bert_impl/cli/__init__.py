@@ -87,15 +87,13 @@ for heading, commands in COMMANDS.items():
 def _print_version(wanted: bool) -> None:
     if not wanted:
         return
-    from importlib.metadata import PackageNotFoundError, version
+    from importlib.metadata import version
 
-    lines = []
-    for package in ("hf_bert_impl", "transformers", "torch"):
-        try:
-            lines.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            lines.append(f"{package} (not installed)")
-    typer.echo("\n".join(lines))
+    from hf_bert_impl import __version__
+
+    typer.echo(f"hf_bert_impl {__version__}")
+    for package in ("transformers", "torch"):
+        typer.echo(f"{package} {version(package)}")
     raise typer.Exit
 
 

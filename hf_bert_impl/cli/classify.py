@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from hf_bert_impl.cli.bulk import PANELS, JobOptions, run_in_parts
-from hf_bert_impl.cli.options import AsJson, BatchTokens, Dtype, Silent, from_dataclass
+from hf_bert_impl.cli.options import (
+    AsJson,
+    BatchTokens,
+    Dtype,
+    OutputFolder,
+    Silent,
+    from_dataclass,
+)
 
 
 @from_dataclass(JobOptions, PANELS)
@@ -25,9 +31,7 @@ def classify(
     model: Annotated[
         str, typer.Option("--model", "-m", help="A sequence classifier: a folder or a hub id.")
     ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The folder of Parquet files to write.")
-    ],
+    output: OutputFolder,
     dtype: Dtype = None,
     batch_tokens: BatchTokens = None,
     column: Annotated[
@@ -39,7 +43,7 @@ def classify(
 ) -> None:
     """Predict the most probable label of each text, with its probability.
 
-    OUTPUT is a folder of part-*.parquet with the columns id, label and score, and a manifest. Rows
+    DIR gets part-*.parquet with the columns id, label and score, and a manifest. Rows
     that are invalid or repeat an id go to its rejects.jsonl.
 
     Example: hf-bert classify reviews.csv --column text --model my-classifier --output labels

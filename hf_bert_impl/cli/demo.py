@@ -91,7 +91,7 @@ def _demo() -> None:
         f"{case.padding:.0%} of the batch is padding, {torch.get_num_threads()} thread(s)\n"
         f"transformers  {time.other_ms:7.1f} ms\n"
         f"hf_bert_impl  {time.model_ms:7.1f} ms\n"
-        f"[bold green]{time.ratio:.2f} times as fast[/] (median of {SPEED_ROUNDS} pairs, "
+        f"[bold green]speed-up {time.ratio:.2f}[/] (median of {SPEED_ROUNDS} pairs, "
         f"{time.least:.2f} to {time.greatest:.2f}), largest difference {difference:.1e}",
         highlight=False,
     )

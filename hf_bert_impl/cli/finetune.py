@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +12,7 @@ from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import (
     Dataset,
     Label,
+    OutputFolder,
     Overwrite,
     PushToHub,
     Silent,
@@ -26,13 +26,18 @@ from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from hf_bert_impl.training.launch import check_not_refused
 
+TASKS = (
+    *("classification", "regression", "token-classification"),
+    *("question-answering", "multiple-choice", "masked-lm"),
+)
+
 
 @from_dataclass(
     FinetuningOptions,
     model=Annotated[
         str, typer.Option(metavar="MODEL", help="The BERT to start from: a folder or a hub id.")
     ],
-    output=Annotated[Path, typer.Option("--output", "-o", help="The folder to write.")],
+    output=OutputFolder,
     seeds=Annotated[
         list[int],
         typer.Option(
@@ -48,12 +53,8 @@ def finetune(
         str,
         typer.Argument(
             metavar="TASK",
-            help="classification, regression, token-classification, question-answering, "
-            "multiple-choice, masked-lm; or a GLUE task by name, such as mrpc.",
-            autocompletion=one_of(
-                *("classification", "regression", "token-classification", "question-answering"),
-                *("multiple-choice", "masked-lm"),
-            ),
+            help=f"{', '.join(TASKS)}; or a GLUE task, such as mrpc.",
+            autocompletion=one_of(*TASKS),
         ),
     ],
     train: Annotated[
@@ -97,7 +98,7 @@ def finetune(
 ) -> None:
     """Fine-tune a BERT for a task and score it.
 
-    OUTPUT gets model, tokenizer, metrics.json, pictures and a model card at the end. For several
+    DIR gets model, tokenizer, metrics.json, pictures and a model card at the end. For several
     GPUs or machines: accelerate launch $(which hf-bert) finetune …
 
     Example: hf-bert finetune classification --model google-bert/bert-base-uncased --train

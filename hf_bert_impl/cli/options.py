@@ -65,6 +65,9 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if 
 Picture = Annotated[
     Path | None, typer.Option(help="Draw the result: .png, .svg or .pdf.", callback=_drawable)
 ]
+OutputFolder = Annotated[
+    Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to write.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object in place of a table.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Silent = Annotated[bool, typer.Option("--quiet", "-q", help="Show neither progress nor summary.")]

@@ -7,14 +7,20 @@ import dataclasses
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import AsJson, Files, PushToHub, Silent, from_dataclass
+from hf_bert_impl.cli.options import (
+    AsJson,
+    Files,
+    OutputFolder,
+    PushToHub,
+    Silent,
+    from_dataclass,
+)
 from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.training.launch import check_not_refused
@@ -28,37 +34,23 @@ MODEL, RUN = "The model", "The run"
 PANELS = {"tokenizer": MODEL, "layout": "The text", "max_steps": "Training", "logging_steps": RUN}
 
 
+def _size(text: str, default: str) -> Any:
+    return typer.Option(min=1, help=text, show_default=default, rich_help_panel=MODEL)
+
+
 @from_dataclass(
     PretrainingOptions,
     PANELS,
     files=Files,
-    output=Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to write.")
-    ],
+    output=OutputFolder,
     sizes=None,
 )
 def pretrain(
     fields: dict[str, Any],
-    layers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Encoder layers.", show_default="12", rich_help_panel=MODEL),
-    ] = None,
-    hidden_size: Annotated[
-        int | None,
-        typer.Option(min=1, help="Hidden size.", show_default="768", rich_help_panel=MODEL),
-    ] = None,
-    heads: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Attention heads.", show_default="hidden size / 64", rich_help_panel=MODEL
-        ),
-    ] = None,
-    intermediate_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Feed-forward size.", show_default="4 × hidden size", rich_help_panel=MODEL
-        ),
-    ] = None,
+    layers: Annotated[int | None, _size("Encoder layers.", "12")] = None,
+    hidden_size: Annotated[int | None, _size("Hidden size.", "768")] = None,
+    heads: Annotated[int | None, _size("Attention heads.", "hidden size / 64")] = None,
+    intermediate_size: Annotated[int | None, _size("Feed-forward size.", "4 × hidden size")] = None,
     push_to_hub: PushToHub = None,
     as_json: AsJson = False,
     quiet: Silent = False,

@@ -12,11 +12,12 @@ import typer
 
 from hf_bert_impl.checkpoints import TOKENIZERS
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import AsJson, Files, from_dataclass
+from hf_bert_impl.cli.options import AsJson, Files, OutputFolder, from_dataclass
 from hf_bert_impl.cli.output_checks import check_sources
 from hf_bert_impl.data.vocabulary_options import WordOptions, WordPieceOptions
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.json_files import to_json
+from hf_bert_impl.files.output_folder import check_output as check_output_folder
 from hf_bert_impl.tables import console, print_table
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ app = typer.Typer(
 )
 
 
-Output = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to write.")]
 Replace = Annotated[bool, typer.Option("--overwrite", help="Replace the tokenizer in DIR.")]
 
 
@@ -42,7 +42,7 @@ Replace = Annotated[bool, typer.Option("--overwrite", help="Replace the tokenize
 def tokenizer_train(
     fields: dict[str, Any],
     files: Files,
-    output: Output,
+    output: OutputFolder,
     overwrite: Replace = False,
     as_json: AsJson = False,
 ) -> None:
@@ -68,7 +68,7 @@ def tokenizer_train(
 def tokenizer_words(
     fields: dict[str, Any],
     files: Files,
-    output: Output,
+    output: OutputFolder,
     overwrite: Replace = False,
     as_json: AsJson = False,
 ) -> None:
@@ -133,10 +133,7 @@ def check_output(output: Path, overwrite: bool, files: Sequence[str]) -> None:
     Raises:
         InputError: It cannot, it holds a tokenizer, or it would overwrite the text.
     """
-    if output.exists() and not output.is_dir():
-        raise InputError(f"{output} is a file. Choose another name for the folder.")
-    if not output.absolute().parent.is_dir():
-        raise InputError(f"There is no folder {output.parent}. Create it: mkdir -p {output.parent}")
+    check_output_folder(output, (), overwrite=True)
     check_sources((output / name for name in WRITTEN), files)
     if not overwrite and any((output / name).exists() for name in TOKENIZERS):
         raise InputError(

@@ -45,25 +45,6 @@ _SPLITS = ("test", "validation")
 _WIDEST = 1.5
 #: Metadata that only the owner can give.
 _ASKED = ("license", "language", "base_model")
-#: Examples on the hub's page by task, in English.
-_WIDGETS: dict[str, list[dict[str, Any]]] = {
-    "feature-extraction": [{"text": "The river rose in the night."}],
-    "fill-mask": [{"text": "The river rose in the [MASK]."}],
-    "text-classification": [{"text": "A warm and funny film, well played."}],
-    "token-classification": [{"text": "Marie Curie was born in Warsaw."}],
-    "question-answering": [
-        {
-            "text": "Where was Marie Curie born?",
-            "context": "Marie Curie was born in Warsaw and worked in Paris.",
-        }
-    ],
-    "sentence-similarity": [
-        {
-            "source_sentence": "The river rose in the night.",
-            "sentences": ["After dark the water climbed.", "He sells old books."],
-        }
-    ],
-}
 
 
 @dataclasses.dataclass
@@ -162,8 +143,6 @@ def _fill_metadata(data: Any, facts: CardFacts) -> None:
     data.pipeline_tag = data.pipeline_tag or task
     tags = ["bert", "hf_bert_impl", *(["sentence-transformers"] if is_sentence_model else [])]
     data.tags = list(dict.fromkeys([*(data.tags or []), *tags]))
-    if data.language in (None, "en") and data.pipeline_tag in _WIDGETS:
-        data.widget = getattr(data, "widget", None) or _WIDGETS[data.pipeline_tag]
     results = [] if data.eval_results else _eval_results(facts, data.pipeline_tag or "other")
     if results:
         data.model_name = data.model_name or facts.repo_id.rpartition("/")[2]

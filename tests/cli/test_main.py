@@ -102,10 +102,10 @@ def test_no_command_prints_the_help(hf_bert):
     [
         (ValueError("two\n lines"), 2, "error: two lines\n"),
         (FileNotFoundError(2, "No such file", "x"), 2, "error: [Errno 2] No such file: 'x'\n"),
-        (OverflowError("int too big"), 2, "error: a number that was given is too large (int too"),
+        (OverflowError("int too big"), 2, "error: A number is too large (int too"),
         (ValueError("half: \ud83d"), 2, "error: half: \\ud83d\n"),
-        (KeyError("x"), 1, "error: KeyError: 'x'; this is a bug"),
-        (RuntimeError(), 1, "error: RuntimeError: RuntimeError; this is a bug"),
+        (KeyError("x"), 1, "error: KeyError: 'x'. This is a bug"),
+        (RuntimeError(), 1, "error: RuntimeError: RuntimeError. This is a bug"),
         (KeyboardInterrupt(), 130, ""),
         (typer.Abort(), 130, ""),
     ],

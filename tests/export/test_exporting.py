@@ -83,7 +83,7 @@ def test_only_what_was_asked_for_is_replaced(tmp_path, largest_file):
         (folder / name).write_text("old")
     with pytest.raises(ValueError, match="`overwrite=True`"):
         export_model(make("base"), folder, "torch-export")
-    full = pytest.raises(ValueError, match=r"out cannot be written .*; free some space")
+    full = pytest.raises(ValueError, match=r"out cannot be written .*Free some disk space")
     with largest_file(4096), full:
         export_model(make("base"), folder, "torch-export", overwrite=True)
     assert (folder / "model.onnx").read_text() == "old"

@@ -37,7 +37,7 @@ def test_what_is_in_it_is_not_replaced_unasked(tmp_path):
     (tmp_path / "alias").symlink_to(source)
     for place, overwrite, words in (
         (folder, False, r"has files in it. .*`overwrite=True`"),
-        (folder, None, r"has files in it; .*; choose another name$"),
+        (folder, None, r"has files in it\. Choose another name\.$"),
         (file, True, "is a file"),
         (link, True, "is a dangling link"),
         *((place, True, "replace its own source") for place in (source, tmp_path / "alias")),

@@ -120,5 +120,5 @@ def test_a_page_too_large_to_open(tiny):
     large = dataclasses.replace(
         maps, tokens=("the",) * size, layers=(LayerMaps(0, tuple(range(40)), weights),)
     )
-    with pytest.raises(ValueError, match=r"10,485,760 weights; .* 38 heads of 512 tokens"):
+    with pytest.raises(ValueError, match=r"10,485,760 weights.* 38 heads of 512 tokens"):
         AttentionPage(large)
