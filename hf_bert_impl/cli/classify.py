@@ -10,9 +10,11 @@ from hf_bert_impl.cli.bulk import PANELS, JobOptions, run_in_parts
 from hf_bert_impl.cli.options import (
     AsJson,
     BatchTokens,
+    Column,
     Dtype,
     OutputFolder,
     Silent,
+    TextFile,
     from_dataclass,
 )
 
@@ -20,24 +22,14 @@ from hf_bert_impl.cli.options import (
 @from_dataclass(JobOptions, PANELS)
 def classify(
     fields: dict[str, Any],
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            help="One text per line, or .csv, .tsv, .jsonl, .json or .parquet; a folder of such "
-            "files, or one saved by datasets.",
-        ),
-    ],
+    file: TextFile,
     model: Annotated[
         str, typer.Option("--model", "-m", help="A sequence classifier: a folder or a hub id.")
     ],
     output: OutputFolder,
     dtype: Dtype = None,
     batch_tokens: BatchTokens = None,
-    column: Annotated[
-        str | None,
-        typer.Option(help="Column of the texts.", show_default="the only column; text, for .jsonl"),
-    ] = None,
+    column: Column = None,
     as_json: AsJson = False,
     quiet: Silent = False,
 ) -> None:

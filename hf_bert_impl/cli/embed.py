@@ -12,9 +12,11 @@ from hf_bert_impl.cli.options import (
     AsJson,
     BatchInvariant,
     BatchTokens,
+    Column,
     Dtype,
     Model,
     Silent,
+    TextFile,
     from_dataclass,
 )
 from hf_bert_impl.cli.output_checks import check_output_file
@@ -30,15 +32,7 @@ ENDINGS = (".npy", ".parquet")
 def embed(
     fields: dict[str, Any],
     model: Model,
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            help="One text per line, or .csv, .tsv (without quotes), .jsonl, .json or .parquet, "
-            "also compressed (.gz, .bz2, .xz, .zst). A folder of such files or of datasets. "
-            "- is standard input.",
-        ),
-    ],
+    file: TextFile,
     output: Annotated[
         Path,
         typer.Option(
@@ -53,14 +47,7 @@ def embed(
         bool, typer.Option("--normalize/--no-normalize", help="Scale vectors to length 1.")
     ] = False,
     batch_invariant: BatchInvariant = False,
-    column: Annotated[
-        str | None,
-        typer.Option(
-            help="Column of the texts: a name, or in a .csv or .tsv without header a number from "
-            "0. Plain lines are then read as JSON lines, or as .tsv.",
-            show_default="the only column; text, for .jsonl",
-        ),
-    ] = None,
+    column: Column = None,
     precision: Annotated[
         str,
         typer.Option(

@@ -87,6 +87,23 @@ Files = Annotated[
         help="Text, .csv, .tsv, .jsonl, .json or .parquet in UTF-8, or a folder of .txt.",
     ),
 ]
+TextFile = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="One text per line, or .csv, .tsv (without quotes), .jsonl, .json or .parquet, "
+        "also compressed (.gz, .bz2, .xz, .zst). A folder of such files or of datasets. "
+        "- is standard input.",
+    ),
+]
+Column = Annotated[
+    str | None,
+    typer.Option(
+        help="Column of the texts: a name, or in a .csv or .tsv without header a number from "
+        "0. Plain lines are then read as JSON lines, or as .tsv.",
+        show_default="the only column; text, for .jsonl",
+    ),
+]
 BatchTokens = Annotated[
     int | None, typer.Option(min=1, help="Maximum number of tokens per batch.", show_default="4096")
 ]

@@ -59,8 +59,7 @@ def tokenizer_train(
 
         return train_tokenizer(files, **fields)
 
-    asked = fields["vocab_size"]
-    _write(train, output, overwrite, files, as_json, lambda report: rows_of(report, asked))
+    _write(train, output, overwrite, files, as_json)
 
 
 @app.command("words")
@@ -88,16 +87,7 @@ def tokenizer_words(
             return read_word_tokenizer(Path(files[0])), None
         return train_words(files, **fields)
 
-    def rows(report: WordReport | None) -> list[tuple[str, str]]:
-        if report is None:
-            return []
-        return [
-            ("vocabulary", f"{report.vocab_size:,}"),
-            ("different words", f"{report.words:,}"),
-            ("unknown words", f"{report.unknown_rate:.4%}"),
-        ]
-
-    _write(train, output, overwrite, files, as_json, rows)
+    _write(train, output, overwrite, files, as_json)
 
 
 def _write(
@@ -106,7 +96,6 @@ def _write(
     overwrite: bool,
     files: Sequence[str],
     as_json: bool,
-    rows: Callable[[Any], list[tuple[str, str]]],
 ) -> None:
     from hf_bert_impl.files.atomic import atomic_files
     from hf_bert_impl.files.lock import output_lock
@@ -118,12 +107,13 @@ def _write(
         trained, report = train()
         with atomic_files(output) as folder:
             trained.save_pretrained(folder)
+    figures = {} if report is None else dataclasses.asdict(report)
     if as_json:
-        figures = {} if report is None else dataclasses.asdict(report)
         typer.echo(to_json({"output": str(output), **figures}))
         return
-    if table := rows(report):
-        print_table(console(), "", ("", ""), table)
+    if figures:
+        rows = [(name.replace("_", " "), f"{value:,.6g}") for name, value in figures.items()]
+        print_table(console(), "", ("", ""), rows)
     typer.echo(f"{output}: written in {time.perf_counter() - begin:.1f} s")
 
 
@@ -139,17 +129,3 @@ def check_output(output: Path, overwrite: bool, files: Sequence[str]) -> None:
         raise InputError(
             f"{output} holds a tokenizer. Choose another folder, or replace it with --overwrite."
         )
-
-
-def rows_of(report: VocabularyReport, asked: int) -> list[tuple[str, str]]:
-    """The report as rows of a table."""
-    size = f"{report.vocab_size:,}"
-    if report.vocab_size < asked:
-        size += f" of {asked:,}: the text has no more pieces to merge"
-    return [
-        ("vocabulary", size),
-        ("alphabet", f"{report.alphabet:,} characters"),
-        ("characters covered", f"{report.character_coverage:.4%}"),
-        ("pieces per word", f"{report.pieces_per_word:.3f}"),
-        ("unknown tokens", f"{report.unknown_rate:.4%}"),
-    ]

@@ -41,7 +41,7 @@ def test_embed_by_shards(hf_bert, save_tiny, lines, tmp_path, precision):
 def test_classify(hf_bert, one_error_line, save_tiny, lines, tmp_path):
     model, out = save_tiny("BertForSequenceClassification", num_labels=3), tmp_path / "out"
     command = ("classify", lines, "--model", model, "-o", out, "--id-column", "key")
-    assert "4 rows in 1 of 1 parts, 1 set apart" in hf_bert(*command).out
+    assert "4 rows in 1 of 1 parts, 1 rejected" in hf_bert(*command).out
     rows = finished(out)
     assert list(rows) == KEYS
     assert {row["label"] for row in rows.values()} <= {f"LABEL_{n}" for n in range(3)}

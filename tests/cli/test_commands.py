@@ -10,13 +10,11 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from hf_bert_impl.cli import errors
 from hf_bert_impl.files.lock import output_lock
 from hf_bert_impl.hub import pushing
 from hf_bert_impl.parity import ParityReport, ParityRow
@@ -329,16 +327,3 @@ def test_a_signal_that_is_ignored_stays_ignored():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert (result.returncode, result.stderr) == (-signal.SIGTERM, b"")
-
-
-def test_a_thread_handles_no_signals():
-    before, seen = signal.getsignal(signal.SIGTERM), []
-
-    def look():
-        with errors.stopped_in_order():
-            seen.append(signal.getsignal(signal.SIGTERM))
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    thread.join()
-    assert seen == [before]

@@ -80,12 +80,6 @@ def test_predictions(hf_bert, dev, predictions):
     assert "best_f1" not in found
 
 
-def test_table(hf_bert, dev, predictions):
-    result = hf_bert("evaluate", "squad", "--data", dev, "--predictions", predictions)
-    for word in ("dev.json", "exact match", "with an answer", "without", "20.00", "33.33"):
-        assert word in result.out
-
-
 # --- a model ---------------------------------------------------------------------------------
 
 

@@ -4,11 +4,9 @@ import json
 
 import numpy as np
 import pytest
-import torch
 import transformers
 
-from hf_bert_impl import checkpoints
-from hf_bert_impl.families.adapter import Forward, forwards
+from hf_bert_impl.families.adapter import Forward
 from hf_bert_impl.inference.loading import load_tokenizer
 from tests.checkpoints import WORDS, save_checkpoint
 from tests.families.cases import PREFIXES, random_stock
@@ -187,15 +185,3 @@ def test_tokenizer_of_the_family(tmp_path):
     found = load_tokenizer(str(tmp_path), {})
     assert type(found) is type(tokenizer)
     assert found("ab").input_ids == tokenizer("ab").input_ids
-
-
-def test_loaded_models_compute_by_packed_rows(save):
-    model, _ = checkpoints.load_prepared(
-        str(save("CamembertForSequenceClassification")), "sequence-classification"
-    )
-    assert len(forwards(model)) == 1
-    with torch.no_grad():
-        ids = torch.tensor([[5, 6, 7, 9, 8]])
-        packed = model(input_ids=ids, cu_seq_lens_q=torch.tensor([0, 2, 5]))
-        alone = [model(input_ids=part).logits[0] for part in (ids[:, :2], ids[:, 2:])]
-    torch.testing.assert_close(packed.logits, torch.stack(alone), atol=1e-5, rtol=0)

@@ -1,8 +1,5 @@
 """The command line itself: help, versions, exit statuses and errors of one line."""
 
-import atexit
-import dataclasses
-import gc
 import subprocess
 import sys
 
@@ -10,11 +7,8 @@ import pytest
 import torch
 import typer
 
-from hf_bert_impl.cli import errors, main, verify
+from hf_bert_impl.cli import main, verify
 from hf_bert_impl.training import launch
-from hf_bert_impl.training.finetuning_options import FinetuningOptions
-from hf_bert_impl.training.pretraining_options import PretrainingOptions
-from tests.cli.cases import APP
 
 
 def test_the_shell_sees_help_at_once_and_one_line_of_errors():
@@ -55,20 +49,6 @@ def test_the_first_process_that_fails_reports(hf_bert, agents, monkeypatch, tmp_
         result = hf_bert("verify", "./nowhere")
         assert (result.status, result.err.count("error: ")) == (2, said)
     assert "There is no folder" in (tmp_path / "error.json").read_text()
-
-
-def test_only_a_process_of_its_own_is_set_up(monkeypatch):
-    at_the_end, before = [], gc.get_threshold()
-    monkeypatch.setattr(atexit, "register", at_the_end.append)
-    monkeypatch.setattr(sys, "argv", ["hf-bert", "--version"])
-    try:
-        assert main(["--version"]) == 0
-        assert (gc.get_threshold(), at_the_end) == (before, [])
-        assert main() == 0
-        assert gc.get_threshold() == (*before[:2], max(before[2], 100))
-    finally:
-        gc.set_threshold(*before)
-    assert at_the_end == [gc.freeze]
 
 
 def test_version(hf_bert):
@@ -139,40 +119,6 @@ def test_arguments_are_said_as_options(hf_bert, monkeypatch, message, words):
 
     monkeypatch.setattr("hf_bert_impl.conversion.convert", fail)
     assert hf_bert("convert", "a", "b") == (2, "", f"error: {words}\n")
-
-
-@pytest.mark.filterwarnings("ignore:Cannot enable progress bars")
-def test_libraries_speak_again_afterwards():
-    from transformers.utils import logging
-
-    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_info()
-    logging.enable_progress_bar()
-    try:
-        with errors.quiet_libraries():
-            assert logging.get_verbosity() == logging.ERROR
-            assert not logging.is_progress_bar_enabled()
-        assert logging.get_verbosity() == logging.INFO
-        assert logging.is_progress_bar_enabled()
-    finally:
-        logging.set_verbosity(before[0])
-        if not before[1]:
-            logging.disable_progress_bar()
-
-
-@pytest.mark.parametrize(
-    ("command", "options", "elsewhere"),
-    [("pretrain", PretrainingOptions, {"sizes"}), ("finetune", FinetuningOptions, set())],
-)
-def test_every_field_of_a_recipe_has_an_option(command, options, elsewhere):
-    given = {it.name: it for it in APP.commands[command].params}
-    for field in dataclasses.fields(options):
-        if field.name in elsewhere:
-            continue
-        assert given[field.name].help
-        if field.default is not dataclasses.MISSING and field.default != ():
-            default = given[field.name].default
-            assert (tuple(default) if isinstance(default, list) else default) == field.default
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_tensors_that_are_left_out_are_named(hf_bert, save_tiny, tmp_path, unche
     fields("config.json", architectures=["BertForMaskedLM"])(source)
     result = hf_bert("push", source, "me/tiny", "--dry-run", tmp_path / "out", "--no-speed")
     assert result.status == 0, result.err
-    assert "left out" in result.out
+    assert "not published" in result.out
     assert "bert.pooler.dense.bias" in result.out
 
 
@@ -91,9 +91,9 @@ def test_wrong_names_are_refused_without_torch(tmp_path):
         "sys.exit(status)"
     )
     for words, said in (
-        (("a b",), "the repository is 'a b'"),
+        (("a b",), "'a b' is not a repository id"),
         (("me/a", "--language", "en,"), "--language has ''"),
-        (("me/a", "--base-model", "none of them"), "the repository is 'none of them'"),
+        (("me/a", "--base-model", "none of them"), "'none of them' is not a repository id"),
         (("me/a", "--license", ""), "--license is empty"),
     ):
         command = [sys.executable, "-c", code, "push", str(tmp_path), *words]
@@ -178,13 +178,13 @@ def test_pushed_after_training(hf_bert, one_error_line, place, monkeypatch, name
         assert len(tokenizer) == model.config.vocab_size
         calls.append((name, type(model).__name__))
         if calls[0][1] == TRAINED["pretrain"]:
-            raise uploading.PushError("the hub answers 503", "an answer", "wait")
+            raise uploading.PushError("The hub answers 503. Wait.")
 
     monkeypatch.setattr(uploading, "reserve", reserve)
     monkeypatch.setattr(pushing, "push", push)
     result = hf_bert(*command)
     if name == "pretrain":
-        one_error_line(result, "503", "it is whole", "hf-bert push")
+        one_error_line(result, "503", "It is complete", "hf-bert push")
     else:
         assert result.status == 0, result.err
     assert calls == [("me/my-bert", TRAINED[name])] * 2

@@ -129,7 +129,10 @@ def interrupted(hf_bert, model, lines, output, monkeypatch):
     arguments = ("embed", model, lines, "-o", output, "--part-size", 1)
     with stopped_after(monkeypatch, 2):
         result = hf_bert(*arguments)
-    assert (result.status, result.err) == (130, "stopped; the same command resumes\n")
+    assert (result.status, result.err) == (
+        130,
+        "interrupted; run the same command again to resume\n",
+    )
     assert not output.exists()
     return arguments
 
@@ -278,9 +281,9 @@ def test_the_texts_are_no_output(
         link(beside, lines)
     source = beside if link is None else lines
     command = ("embed", model, source, "-o", output, "--overwrite")
-    one_error_line(hf_bert(*command), f"the input is in {beside}", "choose another name")
+    one_error_line(hf_bert(*command), f"This command reads {beside}", "Choose another output")
     with source.open() as stream:
         monkeypatch.setattr(sys, "stdin", stream)
-        one_error_line(hf_bert("embed", model, "-", *command[3:]), f"the input is in {beside}")
+        one_error_line(hf_bert("embed", model, "-", *command[3:]), f"This command reads {beside}")
     assert source.read_text() == text
     assert [*output.parent.iterdir()] == [beside]
