@@ -10,7 +10,7 @@ from torch import Tensor, nn
 @torch.no_grad()
 def not_finite(module: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers with a NaN or an infinity, by name; if sharded, this process's."""
-    found = {}
+    tensors = {}
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if hasattr(tensor, "to_local"):  # sharded among processes
             tensor = tensor.to_local()
@@ -18,8 +18,8 @@ def not_finite(module: nn.Module) -> dict[str, Tensor]:
             continue
         # A NaN becomes both ends. This takes a tenth of the time of `isfinite`.
         if not all(math.isfinite(end.item()) for end in torch.aminmax(tensor)):
-            found[name] = tensor
-    return found
+            tensors[name] = tensor
+    return tensors
 
 
 def check_finite(module: nn.Module, name: Any) -> None:

@@ -113,10 +113,10 @@ def check(model: Any) -> Pairs:
 def revert(model: Any) -> None:
     """Undoes `convert` and `prepare`; trained weights stay."""
     adapter.drop(model)
-    kept = vars(model).pop(_WEIGHTS, None)
-    if kept is not None:
-        _give_back_weights(model, kept)
-        if kept.training:
+    weights = vars(model).pop(_WEIGHTS, None)
+    if weights is not None:
+        _restore_weights(model, weights)
+        if weights.training:
             model.train()
     adapter.remove(model)
     before = vars(model).get(_BEFORE)
@@ -141,34 +141,34 @@ def prepare(model: Any, dtype: str | torch.dtype | None, callers: Iterable[nn.Mo
         dtype: As in `prepare_for_inference`.
         callers: Modules that call its `forward` without hooks; their results keep their dtype too.
     """
-    kept = vars(model).setdefault(_WEIGHTS, _Weights([], model.training, model.dtype))
-    _give_back_weights(model, kept)
-    kept.tensors = [(parameter, parameter.data) for parameter in model.parameters()]
+    weights = vars(model).setdefault(_WEIGHTS, _Weights([], model.training, model.dtype))
+    _restore_weights(model, weights)
+    weights.tensors = [(parameter, parameter.data) for parameter in model.parameters()]
     if isinstance(model, BertPreTrainedModel):
         model.prepare_for_inference(dtype)
     else:
         adapter.prepare(model, dtype)
         vars(model)["train"] = partial(_train, model)
-    kept.tensors = [pair for pair in kept.tensors if pair[0].dtype != pair[1].dtype]
-    if model.dtype != kept.dtype:
+    weights.tensors = [pair for pair in weights.tensors if pair[0].dtype != pair[1].dtype]
+    if model.dtype != weights.dtype:
         vars(model).update({name: partial(do, model) for name, do in _IN_PLACE_OF.items()})
-        hook = partial(_convert_results, kept.dtype)
-        kept.hooks = [part.register_forward_hook(hook) for part in (model, *callers)]
+        hook = partial(_convert_results, weights.dtype)
+        weights.hooks = [part.register_forward_hook(hook) for part in (model, *callers)]
 
 
 def _train(model: Any, mode: bool = True) -> Any:
     """Replaces `train`, as packed weights or half precision cannot be trained."""
     if mode:
         adapter.drop(model)
-        _give_back_weights(model, vars(model)[_WEIGHTS])
+        _restore_weights(model, vars(model)[_WEIGHTS])
     return type(model).train(model, mode)
 
 
 def _save(model: Any, *args: Any, **kwargs: Any) -> Any:
     """Replaces a converted model's `save_pretrained`, to save the original weights."""
-    kept = vars(model)[_WEIGHTS]
-    converted = [(parameter, parameter.data) for parameter, _ in kept.tensors]
-    _unconvert(kept.tensors)
+    weights = vars(model)[_WEIGHTS]
+    converted = [(parameter, parameter.data) for parameter, _ in weights.tensors]
+    _unconvert(weights.tensors)
     try:
         return type(model).save_pretrained(model, *args, **kwargs)
     finally:
@@ -194,13 +194,13 @@ def _convert_results(dtype: torch.dtype, module: Any, inputs: Any, results: Any)
     return results
 
 
-def _give_back_weights(model: Any, kept: _Weights) -> None:
+def _restore_weights(model: Any, weights: _Weights) -> None:
     """Undoes a conversion of the dtype."""
     for name in _IN_PLACE_OF:
         vars(model).pop(name, None)
-    while kept.hooks:
-        kept.hooks.pop().remove()
-    _unconvert(kept.tensors)
+    while weights.hooks:
+        weights.hooks.pop().remove()
+    _unconvert(weights.tensors)
 
 
 def _unconvert(tensors: list[tuple[nn.Parameter, Tensor]]) -> None:
@@ -255,10 +255,10 @@ def _check(part: nn.Module, stock: nn.Module, path: str) -> None:
         )
     elif type(part) is type(stock):
         for name, parameter in part.named_parameters():
-            found = tuple(stock.get_parameter(name).shape)
-            if found != tuple(parameter.shape):
+            shape = tuple(stock.get_parameter(name).shape)
+            if shape != tuple(parameter.shape):
                 raise InputError(
-                    f"{path}.{name} is {found}, and the config says {tuple(parameter.shape)}. Set "
+                    f"{path}.{name} is {shape}, and the config says {tuple(parameter.shape)}. Set "
                     "the config to the model's sizes."
                 )
 

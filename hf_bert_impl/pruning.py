@@ -108,12 +108,12 @@ def _read(
     task = task_for_model(_task_name(checkpoint, config), config, columns)
     length = sequence_length(task, tokenizer, config, max_length)
     examples = {source: task.read(source) for source in dict.fromkeys(sources)}
-    task.take_config(config, [example for those in examples.values() for example in those])
-    for those in examples.values():
-        task.check_labels(those)
+    task.take_config(config, [example for items in examples.values() for example in items])
+    for items in examples.values():
+        task.check_labels(items)
     splits = {
-        source: Split(those, task.features(those, tokenizer, length))
-        for source, those in examples.items()
+        source: Split(items, task.features(items, tokenizer, length))
+        for source, items in examples.items()
     }
     return task, [splits[source] for source in sources]
 

@@ -224,12 +224,12 @@ class TextEncoder(SentenceTransformer):
             options["batch_size"] = TokenBudget(token_budget)
         is_half = options.get("precision") == "float16"
         own = options | {"precision": "float32"} if is_half else options
-        found = super().encode(*arguments, **own)
-        if isinstance(found, np.ndarray | Tensor) and found.ndim == 1 and not len(found):
+        vectors = super().encode(*arguments, **own)
+        if isinstance(vectors, np.ndarray | Tensor) and vectors.ndim == 1 and not len(vectors):
             return self._in_form(self._no_vectors(options.get("truncate_dim")), options)
         if is_half:
-            found = _half(found)
-        return found
+            vectors = _half(vectors)
+        return vectors
 
     def encode_stream(
         self,
@@ -336,25 +336,25 @@ class TextEncoder(SentenceTransformer):
         length = self._prompt_length(before)
 
         def finish(vectors: list[Tensor]) -> Any:
-            found = torch.stack(vectors) if vectors else self._no_vectors(None)
+            result = torch.stack(vectors) if vectors else self._no_vectors(None)
             dimension = truncate_dim if truncate_dim is not None else self.truncate_dim
             if dimension is not None:
-                found = truncate_embeddings(found, dimension)
+                result = truncate_embeddings(result, dimension)
             if normalize_embeddings:
-                found = nn.functional.normalize(found, dim=-1)
+                result = nn.functional.normalize(result, dim=-1)
             form = {
                 "precision": precision,
                 "convert_to_numpy": convert_to_numpy,
                 "convert_to_tensor": convert_to_tensor,
             }
-            return self._in_form(found, form)
+            return self._in_form(result, form)
 
         rows, tokens = finish([]), 0
         if given:
             prompted = [before + text for text in given]
             rows, tokens = await self._joined.run(prompted, length, finish)
-        found = rows[0] if isinstance(texts, str) else rows
-        return (found, tokens) if return_tokens else found
+        result = rows[0] if isinstance(texts, str) else rows
+        return (result, tokens) if return_tokens else result
 
     def _update_default_model_id(self, model_card: str) -> str:
         """Puts the model's id into its card."""
@@ -401,15 +401,15 @@ class TextEncoder(SentenceTransformer):
 
     def _in_form(self, vectors: Tensor, options: Mapping[str, Any]) -> Any:
         """Vectors in the form of `encode`'s options."""
-        found: Any = vectors
+        result: Any = vectors
         precision = options.get("precision", "float32")
         if precision == "float16":
-            found = vectors.half()
+            result = vectors.half()
         elif precision != "float32" and len(vectors):
-            found = torch.from_numpy(quantize_embeddings(vectors, precision))
+            result = torch.from_numpy(quantize_embeddings(vectors, precision))
         if options.get("convert_to_tensor"):
-            return found
-        return found.cpu().numpy() if options.get("convert_to_numpy", True) else list(found)
+            return result
+        return result.cpu().numpy() if options.get("convert_to_numpy", True) else list(result)
 
     def _pool_by(self, name: str) -> None:
         """Replaces all modules after BERT."""
@@ -472,19 +472,19 @@ def _steady_dense(module: Any, features: Features) -> Features:
     """A batch-invariant `Dense.forward`."""
     make_steady(module)
     vectors = features[module.module_input_name]
-    found = module.activation_function(linear(module.linear, vectors))
+    output = module.activation_function(linear(module.linear, vectors))
     if module.use_residual:
         is_same = module.in_features == module.out_features
-        found = found + (vectors if is_same else linear(module.residual, vectors))
-    features[module.module_output_name] = found
+        output = output + (vectors if is_same else linear(module.residual, vectors))
+    features[module.module_output_name] = output
     return features
 
 
-def _half(found: Any) -> Any:
+def _half(vectors: Any) -> Any:
     """The result of `encode` in float16."""
-    if isinstance(found, np.ndarray):
-        return found.astype(np.float16)
-    return found.half() if isinstance(found, Tensor) else [vector.half() for vector in found]
+    if isinstance(vectors, np.ndarray):
+        return vectors.astype(np.float16)
+    return vectors.half() if isinstance(vectors, Tensor) else [vector.half() for vector in vectors]
 
 
 @contextlib.contextmanager

@@ -84,8 +84,8 @@ for heading, commands in COMMANDS.items():
             app.command(name, rich_help_panel=heading)(command)
 
 
-def _print_version(wanted: bool) -> None:
-    if not wanted:
+def _print_version(value: bool) -> None:
+    if not value:
         return
     from importlib.metadata import version
 

@@ -215,7 +215,7 @@ def print_answers(question: str, context: str, answers: list[dict[str, Any]]) ->
     for rank, item in enumerate(answers, start=1):
         start, end = item["start"], item["end"]
         left, right = max(start - AROUND, 0), min(end + AROUND, len(context))
-        found: tuple[str | Text, ...] = (
+        cells: tuple[str | Text, ...] = (
             Text(flat(item["answer"]), "bold"),
             f"{item['score']:.4f}",
             f"{start}–{end}",
@@ -226,8 +226,8 @@ def print_answers(question: str, context: str, answers: list[dict[str, Any]]) ->
             ),
         )
         if start == end:
-            found = (Text("no answer", "dim"), found[1], "", "")
-        rows.append((Text(str(rank), "dim"), *found))
+            cells = (Text("no answer", "dim"), cells[1], "", "")
+        rows.append((Text(str(rank), "dim"), *cells))
     columns = ("", "answer", "score", "characters", "in the text")
     print_table(console(), flat(question), columns, rows, words=(1, 4))
 

@@ -76,7 +76,7 @@ def embed(
     if is_file:
         check_form(output, precision, where.id_column, where.shard)
         parts, rejects = (
-            output.with_name(f"{output.name}{it}") for it in (".parts", ".rejects.jsonl")
+            output.with_name(f"{output.name}{ending}") for ending in (".parts", ".rejects.jsonl")
         )
         check_output_file(
             "--output", output, where.overwrite, sources=[file], others=[parts, rejects]
@@ -123,11 +123,11 @@ def check_form(output: Path, precision: str, id_column: str | None, shard: str |
     if output.suffix == ".parquet":
         require("pyarrow", "train", "writing Parquet")
         return
-    for option, given in (
+    for option, is_given in (
         ("--id-column", id_column is not None),
         ("--precision int8", precision == "int8"),
     ):
-        if given:
+        if is_given:
             raise InputError(
                 f"{option} needs a .parquet, and --output is {output.name}. Rename it to "
                 f"{output.stem}.parquet."

@@ -50,12 +50,12 @@ def stopped_in_order() -> Iterator[list[int]]:
         came.append(number)
         raise KeyboardInterrupt
 
-    signals = [getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")]
+    signals = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     taken = []
     # An exception does not end the waits of a distributed run; its launcher stops the processes.
     alone = "LOCAL_RANK" not in os.environ
     if alone and threading.current_thread() is threading.main_thread():
-        taken = [it for it in signals if it and signal.getsignal(it) is signal.SIG_DFL]
+        taken = [number for number in signals if signal.getsignal(number) is signal.SIG_DFL]
     for number in taken:
         signal.signal(number, stop)
     try:
@@ -81,7 +81,8 @@ def in_options(text: str, command: Any) -> str:
     Returns:
         `` `dtype` `` as --dtype, `` `to='h5'` `` as --to h5 and `` `check=False` `` as --no-check.
     """
-    known = {it.name: it for it in command.params if it.param_type_name == "option"}
+    options = [item for item in command.params if item.param_type_name == "option"]
+    known = {option.name: option for option in options}
 
     def written(match: re.Match[str]) -> str:
         name, value = match[1] or match[3], match[2]
@@ -89,8 +90,8 @@ def in_options(text: str, command: Any) -> str:
             return match[0]
         if value == "False":
             return str(known[name].secondary_opts[0])
-        option = str(max(known[name].opts, key=len))
-        return option if value in (None, "True") else f"{option} {value.strip(chr(39))}"
+        flag = str(max(known[name].opts, key=len))
+        return flag if value in (None, "True") else f"{flag} {value.strip(chr(39))}"
 
     return _ARGUMENT.sub(written, text)
 

@@ -78,17 +78,17 @@ def senteval(
         from hf_bert_impl.tasks.senteval import read_senteval, run_senteval
 
         options = ProbeOptions(**fields)
-        found = read_senteval(data, tasks, options)
+        data_sets = read_senteval(data, tasks, options)
         encoder = checkpoints.load_encoder(model, pooling=pooling, batch_invariant=batch_invariant)
         begun: dict[str, None] = {}
-        with progress_bar(not quiet, len(found)) as update:
+        with progress_bar(not quiet, len(data_sets)) as update:
 
             def progress(name: str, what: str, share: float) -> None:
                 begun[name] = None
                 update(len(begun) - 1 + share, f"{name}: {what}")
 
             batcher = encoder_batcher(encoder.encode)
-            results = run_senteval(found, batcher, options=options, progress=progress)
+            results = run_senteval(data_sets, batcher, options=options, progress=progress)
     report = _report(model, options, results)
     if output is not None:
         with atomic_file(output) as file:

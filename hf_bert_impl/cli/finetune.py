@@ -137,9 +137,9 @@ def finetune(
                 sources = Sources(train or "train", validation, test)
                 report = run(made, sources, options, callbacks)
         except KeyboardInterrupt:
-            kept = unfinished(options.output)
-            if kept.is_dir() and not quiet:
-                typer.echo(f"interrupted; the best model so far is in {kept}", err=True)
+            folder = unfinished(options.output)
+            if folder.is_dir() and not quiet:
+                typer.echo(f"interrupted; the best model so far is in {folder}", err=True)
             raise
         if push_to_hub is not None:
             import hf_bert_impl

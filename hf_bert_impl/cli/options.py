@@ -197,11 +197,11 @@ def from_dataclass(
         @functools.wraps(function)
         def command(**values: Any) -> None:
             fields = {parameter.name: values.pop(parameter.name) for parameter in parameters}
-            lists = {name: tuple(it) for name, it in fields.items() if isinstance(it, list)}
+            lists = {name: tuple(item) for name, item in fields.items() if isinstance(item, list)}
             function(fields | lists, **values)
 
         _, *own = inspect.signature(function, eval_str=True).parameters.values()
-        every = [it.replace(kind=inspect.Parameter.KEYWORD_ONLY) for it in own] + parameters
+        every = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in own] + parameters
         every.sort(key=_place_in_help)
         command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
         return command

@@ -76,8 +76,8 @@ def pretrain(
         "num_attention_heads": heads,
         "intermediate_size": intermediate_size,
     }
-    given = {name: size for name, size in sizes.items() if size is not None}
-    options = PretrainingOptions(**fields, sizes=given)
+    chosen = {name: size for name, size in sizes.items() if size is not None}
+    options = PretrainingOptions(**fields, sizes=chosen)
     if int(os.environ.get("RANK", 0)):  # only the first process prints and pushes
         quiet, as_json, push_to_hub = True, False, None
     with quiet_libraries(), dataset_bars(not quiet):

@@ -124,8 +124,8 @@ def _on_arrays(run: Callable[[Mapping[str, Any]], dict[str, Any]], taken: set[st
     import torch
 
     def on_tensors(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        found = run({name: value.numpy() for name, value in inputs.items() if name in taken})
-        return {name: torch.from_numpy(value) for name, value in found.items()}
+        outputs = run({name: value.numpy() for name, value in inputs.items() if name in taken})
+        return {name: torch.from_numpy(value) for name, value in outputs.items()}
 
     return on_tensors
 

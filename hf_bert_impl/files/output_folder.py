@@ -106,8 +106,8 @@ def _replace(fresh: Path, folder: Path) -> None:
         return
     replaced = {REPORT, *_reported(old / REPORT)}
     for entry in old.iterdir():
-        kept = entry.name not in replaced and not _WEIGHTS.fullmatch(entry.name)
-        if kept and not (folder / entry.name).exists():
+        stays = entry.name not in replaced and not _WEIGHTS.fullmatch(entry.name)
+        if stays and not (folder / entry.name).exists():
             os.rename(entry, folder / entry.name)
     shutil.rmtree(old)
 

@@ -114,12 +114,12 @@ def attention_maps(
     base: Any = model.base_model
     chosen_layers = choose("layers", layers, base.config.num_hidden_layers)
     present = {layer: base.encoder.layer[layer].attention.self.heads for layer in chosen_layers}
-    wanted = choose("heads", heads, base.config.num_attention_heads)
-    for layer, left in present.items():
-        if not set(wanted) & set(left):
+    chosen_heads = choose("heads", heads, base.config.num_attention_heads)
+    for layer, remaining in present.items():
+        if not set(chosen_heads) & set(remaining):
             raise InputError(
-                f"Heads {_list(wanted)} of layer {layer} were pruned. Choose among "
-                f"{_list(left)}, or omit the layer."
+                f"Heads {_list(chosen_heads)} of layer {layer} were pruned. Choose among "
+                f"{_list(remaining)}, or omit the layer."
             )
     encoded = tokenize(tokenizer, text, text_pair, base.config.max_position_embeddings)
     with eval_mode(base), torch.inference_mode():
@@ -134,13 +134,13 @@ def attention_maps(
             check_numbers(attentions[layer], base)
 
     maps = []
-    for layer, left in present.items():
-        slots = [slot for slot, head in enumerate(left) if head in wanted]
+    for layer, remaining in present.items():
+        slots = [slot for slot, head in enumerate(remaining) if head in chosen_heads]
         weights = attentions[layer][0, slots].float()  # (H, S, S)
         if base.dtype != torch.float32:
             # Rounded probabilities do not sum to 1 exactly.
             weights = weights / weights.sum(dim=-1, keepdim=True)
-        heads_here = tuple(left[slot] for slot in slots)
+        heads_here = tuple(remaining[slot] for slot in slots)
         maps.append(LayerMaps(layer, heads_here, weights.cpu().numpy()))
     return AttentionMaps(
         model=Path(base.config._name_or_path).name or type(model).__name__,
