@@ -9,7 +9,7 @@ import typer
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson, Model, from_dataclass
-from hf_bert_impl.cli.reports import failure_shown
+from hf_bert_impl.cli.reports import failure_shown, show_speed
 from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.hub.options import PushOptions
 from hf_bert_impl.tables import console
@@ -65,15 +65,9 @@ def push(
 
 
 def _print(pushed: Pushed, left_out: list[str], has_tokenizer: bool) -> None:
-    out = console()
-    pushed.loading.render(out)
-    for row in pushed.speed:
-        out.print(
-            f"{row.rows} sequence{'s' * (row.rows > 1)}, {row.tokens} tokens: "
-            f"{row.model_ms:.1f} ms, transformers {row.other_ms:.1f} ms: "
-            f"[bold]speed-up {row.ratio:.2f}[/] ({row.least:.2f}–{row.greatest:.2f})",
-            highlight=False,
-        )
+    pushed.loading.render(console())
+    if pushed.speed:
+        show_speed(pushed.speed)
     if left_out:
         more = f" and {len(left_out) - _SHOWN} more" if len(left_out) > _SHOWN else ""
         typer.echo(

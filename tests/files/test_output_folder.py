@@ -40,7 +40,7 @@ def test_what_is_in_it_is_not_replaced_unasked(tmp_path):
         (folder, None, r"has files in it\. Choose another name\.$"),
         (file, True, "is a file"),
         (link, True, "is a dangling link"),
-        *((place, True, "replace its own source") for place in (source, tmp_path / "alias")),
+        *((place, True, "is in the output") for place in (source, tmp_path / "alias")),
     ):
         with pytest.raises(InputError, match=words):
             check_output(place, [source / "weights"], overwrite)
