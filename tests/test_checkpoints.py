@@ -30,7 +30,7 @@ def usable(tmp_path_factory):
     return save_usable(tmp_path_factory.mktemp("checkpoints") / "model", "BertModel")
 
 
-#: What opens a checkpoint.
+#: Functions that open a checkpoint.
 WAYS = {
     "model": lambda folder: load_whole(open_checkpoint(str(folder)), "base"),
     "encoder": lambda folder: load_encoder(str(folder)),
@@ -59,7 +59,7 @@ class Code:
 
 
 INDEX = "model.safetensors.index.json"
-#: What reads the file, the damage, and words of the line.
+#: The reader of the file, the damage, and words of the line.
 KINDS = [
     ("model", pickled(pickle.dumps(Code())), "pytorch_model.bin cannot be"),
     ("model", cut, "9000 bytes"),

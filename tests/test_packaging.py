@@ -1,4 +1,4 @@
-"""What is installed: the package list of setup.cfg, and the optional libraries."""
+"""The installed files: the package list of setup.cfg, and the optional libraries."""
 
 import configparser
 import re

@@ -27,7 +27,7 @@ class JobOptions:
     id_column: str | None = None
     """Column of unique ids, texts or integers; None for row numbers from 0."""
     overwrite: bool = False
-    """Replace OUTPUT if it exists."""
+    """Replace the output if it exists."""
     part_size: int | None = None
     """Rows per part, the most that an interruption loses; None for 10000, or 2000 for a file."""
     engine: str = dataclasses.field(default="local", metadata={"choices": ("local", "ray")})
@@ -37,9 +37,9 @@ class JobOptions:
     address: str | None = None
     """Address of a Ray cluster, such as 10.0.0.1:6379, or auto; None for this machine."""
     shard: str | None = dataclasses.field(default=None, metadata={"metavar": "I/N"})
-    """Compute share I of N, from 0: N processes share the folder OUTPUT, without Ray."""
+    """Compute share I of N, from 0: N processes share one output folder, without Ray."""
     resume: bool = False
-    """Also check the parts of a finished OUTPUT and repair damaged ones. Interrupted runs always
+    """Also check the parts of a finished output and repair damaged ones. Interrupted runs always
     resume."""
 
     def works_in_parts(self, source: str | None, output: Path | None) -> bool:

@@ -61,7 +61,7 @@ BatchInvariant = Annotated[
         help="Make results independent, bit by bit, of the other texts and their order.",
     ),
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT if it exists.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the output if it exists.")]
 Picture = Annotated[
     Path | None, typer.Option(help="Draw the result: .png, .svg or .pdf.", callback=_drawable)
 ]

@@ -1,4 +1,4 @@
-"""`hf-bert attention`: pages and pictures, or why there are none."""
+"""`hf-bert attention`: pages, pictures and errors."""
 
 import json
 import re

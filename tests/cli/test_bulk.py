@@ -53,7 +53,7 @@ def test_classify(hf_bert, one_error_line, save_tiny, lines, tmp_path):
 
 
 def test_answer(hf_bert, save_tiny, tmp_path):
-    """The answers of the same command on lines; an empty question is set apart."""
+    """The answers of the same command on lines; an empty question is rejected."""
     model, file, out = save_tiny("BertForQuestionAnswering"), tmp_path / "asked.jsonl", tmp_path
     asked = [
         {"id": 7, "question": "the river", "context": "the night rose"},
@@ -73,7 +73,7 @@ def test_answer(hf_bert, save_tiny, tmp_path):
 
 
 def test_a_first_line_that_is_taken_as_a_text_is_said_once(hf_bert, save_tiny, tmp_path):
-    """In one file and in parts, with names that are not UTF-8; also beside a header."""
+    """In one file and in parts, with names that are not UTF-8; also with a header."""
     model, file = save_tiny("BertModel"), tmp_path / "odd\udcc9.csv"
     file.write_text("text,id\nnice,7\nriver,8\n")
     for more in (["-o", tmp_path / "a.parquet"], ["-o", tmp_path / "\udcc9", "--resume"]):

@@ -42,7 +42,7 @@ def model_of(command: str) -> Path:
 
 
 def refused(hf_bert, one_error_line, line: str, words: str = "") -> None:
-    """One line, status 2 and nothing written."""
+    """One line, status 2 and no file."""
     before = tree(Path("new"))
     result = hf_bert(*shlex.split(line))
     one_error_line(result, words)

@@ -1,4 +1,4 @@
-"""`hf-bert evaluate squad`: a model's figures, and those of a file of predictions."""
+"""`hf-bert evaluate squad`: scores of a model and of a file of predictions."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Commands on checkpoints of other families: those that take them, and those that are BERT's."""
+"""Commands on checkpoints of other families: some support them, others only BERT."""
 
 import json
 

@@ -104,7 +104,7 @@ def test_wrong_names_are_refused_without_torch(tmp_path):
 
 def test_a_hub_out_of_reach_and_an_interrupt(hf_bert, one_error_line, save_tiny, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # a closed port
     monkeypatch.setenv("HF_TOKEN", "hf_test")
     source = save_tiny()
     result = hf_bert("push", source, "me/tiny")

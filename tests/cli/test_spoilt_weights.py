@@ -15,7 +15,7 @@ from hf_bert_impl.tasks.pseudo_perplexity import pseudo_perplexity
 
 
 def test_a_head_that_is_drawn_anew_may_be_spoilt(hf_bert, save_tiny, tmp_path):
-    """What a task does not take is not looked at."""
+    """Weights that a task does not use are not checked."""
     folder = save_tiny("BertForMaskedLM")
     model = hf_bert_impl.BertForMaskedLM.from_pretrained(folder)
     model.cls.predictions.transform.dense.weight.data.fill_(torch.nan)

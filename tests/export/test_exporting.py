@@ -76,7 +76,7 @@ def test_a_graph_that_computes_something_else_is_refused(tmp_path, monkeypatch):
 
 
 def test_only_what_was_asked_for_is_replaced(tmp_path, largest_file):
-    """And nothing where the disk is full."""
+    """A full disk leaves no folder."""
     folder = tmp_path / "out"
     folder.mkdir()
     for name in ("notes.txt", "openvino_model.bin", "model.onnx", "vocab.txt"):

@@ -1,4 +1,4 @@
-"""Folders of results: whole or not at all, and nothing of others is lost."""
+"""Atomic writes of folders, which keep files of others."""
 
 import json
 
@@ -48,7 +48,7 @@ def test_what_is_in_it_is_not_replaced_unasked(tmp_path):
 
 
 def test_files_of_others_stay_and_those_of_older_models_go(tmp_path):
-    """Weights of another model are never left beside these, nor what a report says was made."""
+    """Weights of another model never stay, nor do files listed in a report."""
     folder = tmp_path / "out"
     report = {"result": {"files": [{"name": "made/1.txt"}, {"name": "card"}]}}
     old = {"model-00001-of-00002.safetensors": "old", "vocab.txt": "old", "modules.json": "old"}

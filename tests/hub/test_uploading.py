@@ -45,7 +45,7 @@ def said(endpoint, token, name="a-model"):
 
 
 def test_no_connection_and_no_token(refusing, monkeypatch):
-    closed = "http://127.0.0.1:9"  # where nobody listens
+    closed = "http://127.0.0.1:9"  # a closed port
     words = said(closed, "hf_test")
     assert f"could not be read at {closed}" in words and "HF_ENDPOINT" in words
     assert "There is no token" in said(closed, False)

@@ -1,4 +1,4 @@
-"""The page without a browser: its data, its structure, and that it refers to nothing outside."""
+"""The page without a browser: its data, its structure, and that it is self-contained."""
 
 import base64
 import dataclasses

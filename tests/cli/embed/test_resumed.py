@@ -125,7 +125,7 @@ def stopped_after(monkeypatch, count):
 
 @pytest.fixture
 def interrupted(hf_bert, model, lines, output, monkeypatch):
-    """A run that an interrupt ended after two of five texts, as arguments to go on with."""
+    """A run that an interrupt ended after two of five texts; gives its arguments."""
     arguments = ("embed", model, lines, "-o", output, "--part-size", 1)
     with stopped_after(monkeypatch, 2):
         result = hf_bert(*arguments)
@@ -162,7 +162,7 @@ def test_the_token_budget_may_change_where_it_changes_no_bit(
 
 @pytest.mark.parametrize("left", ["", ".partial-x", "_job.json"])
 def test_killed_while_the_folder_is_made_or_removed(hf_bert, interrupted, model, output, left):
-    """What is left, whatever it is, is gone on with."""
+    """The command resumes from any remains."""
     folder = output.with_name("vectors.npy.parts")
     settings = (folder / "_job.json").read_bytes()
     shutil.rmtree(folder)
@@ -183,7 +183,7 @@ def test_nothing_is_left_of_a_run_that_has_made_nothing(hf_bert, model, lines, o
 
 
 def test_another_run_does_not_go_on(hf_bert, one_error_line, interrupted, model, lines, output):
-    """Other texts, options or weights are refused, or begin anew with --overwrite."""
+    """Other texts, options or weights are refused, or start again with --overwrite."""
     before = lines.read_text()
     lines.write_text(before.replace("meet", "rose") + "more\n")
     one_error_line(hf_bert(*interrupted), "vectors.npy.parts was begun with other inputs")
@@ -255,7 +255,7 @@ def test_stopped_while_the_parts_are_joined(hf_bert, model, lines, output, monke
 
 
 def test_files_of_others_are_left_alone(hf_bert, one_error_line, model, lines, output, tmp_path):
-    """What no interrupted run wrote."""
+    """Files that no interrupted run wrote."""
     command, beside = ("embed", model, lines, "-o", output), output.with_name("vectors.npy.parts")
     beside.write_text("mine")
     one_error_line(hf_bert(*command, "--overwrite"), "vectors.npy.parts is a file")
