@@ -119,7 +119,7 @@ def test_what_a_peer_lacks_is_said(monkeypatch):
         with pytest.raises(Unavailable, match=said):
             check_peer(name, dtype, device)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(Unavailable, match=r"onnxruntime is not installed; .*pip.*\[bench\]"):
+    with pytest.raises(Unavailable, match=r"onnxruntime is not installed. .*pip.*\[bench\]"):
         check_peer("onnxruntime", "float32", "cpu")
 
 

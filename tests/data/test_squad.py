@@ -98,7 +98,7 @@ def test_answers_that_are_not_at_their_place(save, answer, message):
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ("", "squad.json is empty; expected a file in SQuAD's format"),
+        ("", "squad.json is empty. It should be a file in SQuAD's format"),
         (b'{"data": "\xe9"}', "is not UTF-8"),
         ({"data": []}, "holds no questions"),
         ({"data": [{"paragraphs": [{"qas": []}]}]}, r"'context' of paragraph 0 of data\[0\]"),
@@ -108,7 +108,7 @@ def test_answers_that_are_not_at_their_place(save, answer, message):
         (content(entry("a", answers=[("", 3)])), "an answer to question a of .* is empty"),
         (content(entry("a"), entry("a")), "the id 'a' is there twice"),
         (content(entry("a", is_impossible=True)), "question a .*is_impossible and has answers"),
-        (None, "there is no file"),
+        (None, "There is no file"),
     ],
 )
 def test_files_that_are_refused(tmp_path, save, value, words):
