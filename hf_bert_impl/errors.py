@@ -31,14 +31,10 @@ class InputNote(UserWarning):
     """A note on how an ambiguous input was read. Commands print it as one line."""
 
 
-class UnfitTokenizer(InputError, TypeError):
-    """A slow tokenizer where a fast one is needed."""
-
-
 def check_offsets(tokenizer: Any) -> None:
-    """Raises UnfitTokenizer unless a tokenizer gives the positions of its tokens in the text."""
+    """Raises InputError unless a tokenizer gives the positions of its tokens in the text."""
     if not getattr(tokenizer, "is_fast", False):
-        raise UnfitTokenizer(
+        raise InputError(
             f"{type(tokenizer).__name__} does not give the positions of tokens in the text. "
             "Use a fast tokenizer, such as hf_bert_impl.BertTokenizer."
         )

@@ -139,7 +139,7 @@ def cut_windows(
     Raises:
         ValueError: A context is empty, a question leaves no room for it, or `doc_stride` is not
             smaller than that room.
-        UnfitTokenizer: The tokenizer does not say where its tokens stand in the text.
+        InputError: The tokenizer is not a fast one.
     """
     check_lengths(max_seq_len, doc_stride, max_question_len)
     check_offsets(tokenizer)
