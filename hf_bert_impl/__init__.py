@@ -1,7 +1,6 @@
-"""BERT for the Hugging Face ecosystem: the same classes, keys and outputs, without the padding.
+"""BERT for Hugging Face transformers: the same classes, keys and outputs, without padding.
 
-Importing the package does no work and changes nothing in transformers; `register()` does.
-Names are imported on first use, so that the command line can answer `--help` without torch.
+An import does not modify transformers; `register()` does. Names are imported on first use.
 """
 
 from typing import TYPE_CHECKING
@@ -9,32 +8,6 @@ from typing import TYPE_CHECKING
 from hf_bert_impl.lazy import lazy_names
 
 __version__ = "0.1.0"
-
-_MODEL = "hf_bert_impl.model.modeling_bert"
-_HOMES = {
-    "BertConfig": "hf_bert_impl.model.configuration_bert",
-    "BertTokenizer": "hf_bert_impl.model.tokenization_bert",
-    "BertTokenizerFast": "hf_bert_impl.model.tokenization_bert",
-    "BertPreTrainedModel": _MODEL,
-    "BertModel": _MODEL,
-    "BertLayer": _MODEL,
-    "BertForPreTraining": _MODEL,
-    "BertForMaskedLM": _MODEL,
-    "BertLMHeadModel": _MODEL,
-    "BertForNextSentencePrediction": _MODEL,
-    "BertForSequenceClassification": _MODEL,
-    "BertForMultipleChoice": _MODEL,
-    "BertForTokenClassification": _MODEL,
-    "BertForQuestionAnswering": _MODEL,
-    "QuestionAnsweringPipeline": "hf_bert_impl.inference.question_answering",
-    "TextEncoder": "hf_bert_impl.text_encoder",
-    "load_any": "hf_bert_impl.conversion.pipeline",
-    "optimize": "hf_bert_impl.optimization",
-    "register": "hf_bert_impl.auto",
-    "restore": "hf_bert_impl.optimization",
-    "registered": "hf_bert_impl.auto",
-    "unregister": "hf_bert_impl.auto",
-}
 
 if TYPE_CHECKING:
     from hf_bert_impl.auto import register, registered, unregister
@@ -84,9 +57,20 @@ __all__ = [
     "unregister",
 ]
 
+#: Names from other modules than the models'.
+_HOMES = {
+    "BertConfig": ".model.configuration_bert",
+    "BertTokenizer": ".model.tokenization_bert",
+    "BertTokenizerFast": ".model.tokenization_bert",
+    "QuestionAnsweringPipeline": ".inference.question_answering",
+    "TextEncoder": ".text_encoder",
+    "load_any": ".conversion.pipeline",
+    **dict.fromkeys(("optimize", "restore"), ".optimization"),
+    **dict.fromkeys(("register", "registered", "unregister"), ".auto"),
+}
 
-__getattr__ = lazy_names(__name__, _HOMES)
+__getattr__ = lazy_names(__name__, dict.fromkeys(__all__, ".model.modeling_bert") | _HOMES)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *__all__})

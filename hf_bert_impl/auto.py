@@ -1,8 +1,7 @@
-"""Puts this package's classes behind transformers' Auto classes and pipelines, and takes them back.
+"""Registers this package's classes with transformers' Auto classes and pipelines.
 
-Importing this module changes nothing; `register`, `unregister` and `registered` do. Only
-checkpoints and configurations of BERT are affected: a stock `transformers.BertConfig` object still
-gives stock models.
+Only checkpoints and configurations of BERT are affected. A stock `transformers.BertConfig` object
+still gives stock models.
 """
 
 from collections.abc import Iterator, MutableMapping
@@ -13,7 +12,7 @@ import transformers
 from transformers import AutoConfig, AutoTokenizer, pipelines
 from transformers.models.auto import configuration_auto, tokenization_auto
 
-#: Auto class to the class that it gives for BERT, the same names as in transformers itself.
+#: Auto class to the class of BERT; the names equal transformers'.
 MODEL_CLASSES = {
     "AutoModel": "BertModel",
     "AutoModelForPreTraining": "BertForPreTraining",
@@ -27,9 +26,9 @@ MODEL_CLASSES = {
     "AutoModelForTextEncoding": "BertModel",
 }
 
-#: The task of the pipeline that transformers 5 dropped.
+#: The pipeline's task, which transformers 5 removed.
 TASK = "question-answering"
-#: What transformers 4 took where no model is named, and its commit.
+#: The default model of transformers 4, and its commit.
 DEFAULT_MODEL = ("distilbert/distilbert-base-cased-distilled-squad", "564e9b5")
 
 _ABSENT = object()
@@ -42,19 +41,18 @@ class _Change(NamedTuple):
     before: Any
 
 
-# What `unregister` has to undo, in the order in which it was done.
+# Changes for `unregister` to undo, in order.
 _changes: list[_Change] = []
 
 
 def register() -> None:
     """Makes transformers' Auto classes and `pipeline` give this package's classes for BERT.
 
-    That holds for checkpoints with ``model_type`` "bert", and for "hf_bert_impl", under which
-    models are saved that stock transformers would compute wrongly. AutoTokenizer finds a tokenizer
-    by the name in tokenizer_config.json, so checkpoints of other models that name "BertTokenizer"
-    get ours too, with the same ids. `pipeline("question-answering")` works again, for every model
-    that transformers has for it. Calling it again changes nothing, unless another package has
-    registered its own classes in between: then ours are in front again.
+    It affects checkpoints with ``model_type`` "bert" and "hf_bert_impl"; the latter marks models
+    that stock transformers would compute wrongly. Checkpoints of other models whose
+    tokenizer_config.json names "BertTokenizer" get this package's tokenizer, with the same ids.
+    `pipeline("question-answering")` works again for all models. A later call takes precedence over
+    classes that other packages registered in between.
 
     Examples:
         >>> import hf_bert_impl
@@ -62,18 +60,17 @@ def register() -> None:
         >>> # transformers.AutoModel.from_pretrained("google-bert/bert-base-uncased") is now ours
         >>> hf_bert_impl.unregister()
     """
-    # Here, not above: models take a second to import, and `hf_bert_impl` imports this module.
+    # Imported here, because models take a second to import.
     from hf_bert_impl.model import modeling_bert
     from hf_bert_impl.model.configuration_bert import EXTENDED_MODEL_TYPE, BertConfig
     from hf_bert_impl.model.tokenization_bert import BertTokenizer
 
-    # transformers has no public way to read or to undo a registration, so what was there is read
-    # from the dicts behind its `register` methods: `_extra_content` of each mapping, which comes
-    # before the built-in entries, and the tokenizers' table of names.
+    # transformers has no public way to read or undo a registration. So `_note` reads the dicts
+    # behind its `register` methods: `_extra_content` of each mapping and the tokenizers' table.
     configs = configuration_auto.CONFIG_MAPPING._extra_content
     _note(configs, "bert", BertConfig)
     AutoConfig.register("bert", BertConfig, exist_ok=True)
-    # `AutoConfig.register` refuses a type other than the class's own `model_type`, which is "bert".
+    # `AutoConfig.register` accepts only the class's own `model_type`, "bert".
     _note(configs, EXTENDED_MODEL_TYPE, BertConfig)
     configuration_auto.CONFIG_MAPPING.register(EXTENDED_MODEL_TYPE, BertConfig, exist_ok=True)
 
@@ -87,9 +84,8 @@ def register() -> None:
     _note(tokenization_auto.TOKENIZER_MAPPING._extra_content, BertConfig, BertTokenizer)
     _note(tokenization_auto.REGISTERED_TOKENIZER_CLASSES, name, BertTokenizer)
     AutoTokenizer.register(BertConfig, BertTokenizer, exist_ok=True)
-    # An alias comes before the table of names, so one that another package has made for
-    # "BertTokenizer" would win, and `register` sets aliases only for pairs of a slow and a fast
-    # class.
+    # An alias of another package for "BertTokenizer" would take precedence, and `register` sets
+    # aliases only for pairs of a slow and a fast class.
     aliases = tokenization_auto.REGISTERED_FAST_ALIASES
     if name in aliases:
         _note(aliases, name, BertTokenizer)
@@ -99,20 +95,19 @@ def register() -> None:
 
 
 def unregister() -> None:
-    """Puts back what each Auto class gave before `register`, also another package's classes.
+    """Undoes `register` and restores the earlier classes, also another package's.
 
-    Registrations that others have made since are left alone. Without `register` before it, nothing
-    happens.
+    Later registrations of other packages stay.
     """
     _undo(0)
 
 
 @contextmanager
 def registered() -> Iterator[None]:
-    """`register` for the length of a ``with`` block; after it, each Auto class gives what it did.
+    """Context manager that calls `register`, and undoes it at the end.
 
-    Blocks may be nested, and after a block inside of `register` this package's classes stay. What
-    others register in a block stays as well, as in `unregister`.
+    Blocks may be nested. Classes registered before the block stay, as do registrations of other
+    packages in it.
 
     Examples:
         >>> import hf_bert_impl, transformers
@@ -134,11 +129,11 @@ def registered() -> Iterator[None]:
 
 
 def _undo(count: int) -> None:
-    """Puts back what the changes after the first `count` replaced."""
+    """Undoes all changes after the first `count`."""
     while len(_changes) > count:
         change = _changes.pop()
         if change.registry.get(change.key, _ABSENT) is not change.ours:
-            continue  # someone has registered another class on top of ours
+            continue  # another package has replaced it
         if change.before is _ABSENT:
             del change.registry[change.key]
         else:
@@ -148,8 +143,7 @@ def _undo(count: int) -> None:
 def _register_pipeline() -> None:
     from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
 
-    # `PipelineRegistry.register_pipeline` marks the class, so that every saved pipeline would take
-    # a copy of its module along.
+    # `PipelineRegistry.register_pipeline` would make every saved pipeline copy the module.
     tasks = pipelines.PIPELINE_REGISTRY.supported_tasks
     present = tasks.get(TASK)
     if present is None or present.get("impl") is not QuestionAnsweringPipeline:
@@ -161,7 +155,7 @@ def _register_pipeline() -> None:
         }
         _note(tasks, TASK, entry)
         tasks[TASK] = entry
-    # Newer releases refuse the names in this table before they look into the registry.
+    # Newer releases check this table before the registry.
     removed = getattr(pipelines, "REMOVED_TASKS", {})
     if TASK in removed:
         _note(removed, TASK, _ABSENT)
@@ -169,7 +163,7 @@ def _register_pipeline() -> None:
 
 
 def _note(registry: MutableMapping[Any, Any], key: Any, ours: Any) -> None:
-    """Remembers what stands in a registry, unless that is ours already."""
+    """Records a registry's entry, unless it is ours already."""
     before = registry.get(key, _ABSENT)
     if before is not ours:
         _changes.append(_Change(registry, key, ours, before))

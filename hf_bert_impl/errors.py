@@ -1,20 +1,19 @@
-"""The error that a user can mend, in one line."""
+"""Errors that a user can fix."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-#: How many missing weights a message lists.
+#: Maximum number of missing weights in a message.
 SHOWN = 3
 
 
 class InputError(ValueError):
     """Input that cannot be used.
 
-    The message is one line: the fact, the limit, and a remedy that can be pasted. Names of
-    arguments are between backticks: `` `head` is 'x' ``, ``replace it with `overwrite=True` ``.
-    The command line replaces them by its options.
+    The message has the fact, the limit and a remedy. Names of arguments are between backticks, as
+    in ``replace it with `overwrite=True` ``; the command line replaces them by its options.
     """
 
     def __str__(self) -> str:
@@ -25,44 +24,26 @@ class InputError(ValueError):
 
 
 class MissingFile(InputError, FileNotFoundError):
-    """A file that was named is not there."""
+    """A named file does not exist."""
 
 
 class InputNote(UserWarning):
-    """How an input was read, where another reading is possible. Commands print it as one line."""
-
-
-class UnfitTokenizer(InputError, TypeError):
-    """A tokenizer that is written in Python, where one of the tokenizers library is needed."""
+    """A note on how an ambiguous input was read. Commands print it as one line."""
 
 
 def check_offsets(tokenizer: Any) -> None:
-    """Checks that a tokenizer says where its tokens are in the text.
-
-    Raises:
-        UnfitTokenizer: It does not.
-    """
+    """Raises InputError unless a tokenizer gives the positions of its tokens in the text."""
     if not getattr(tokenizer, "is_fast", False):
-        raise UnfitTokenizer(
-            f"the tokenizer is {type(tokenizer).__name__}, which does not say where its tokens "
-            "stand in the text. Expected one that runs on the tokenizers library, such as "
-            "hf_bert_impl.BertTokenizer. Choose a model with such a tokenizer."
+        raise InputError(
+            f"{type(tokenizer).__name__} does not give the positions of tokens in the text. "
+            "Use a fast tokenizer, such as hf_bert_impl.BertTokenizer."
         )
 
 
 def check_choice(name: str, value: Any, allowed: Iterable[str]) -> None:
-    """Checks that a value is one of those that there are.
-
-    Args:
-        name: What it is, for the message: an argument's name, or words.
-        value: What was given.
-        allowed: Those that there are.
-
-    Raises:
-        InputError: It is none of them.
-    """
+    """Raises InputError unless a value is allowed; `name` names it in the message."""
     if value not in allowed:
-        raise InputError(f"{name} is {value!r}. Expected one of {', '.join(allowed)}. Choose one.")
+        raise InputError(f"{name} is {value!r}. Choose one of {', '.join(allowed)}.")
 
 
 def check_whole(name: object, missing: Iterable[str], whole: str, remedy: str) -> None:
@@ -70,12 +51,12 @@ def check_whole(name: object, missing: Iterable[str], whole: str, remedy: str) -
 
     Args:
         name: The checkpoint's name.
-        missing: The names of the weights that it lacks.
-        whole: What they are weights of, as in "BertForMaskedLM".
-        remedy: What to do about it.
+        missing: The names of missing weights.
+        whole: Their class, as in "BertForMaskedLM".
+        remedy: The remedy, as in "restore its files".
 
     Raises:
-        InputError: Some are missing.
+        InputError: Weights are missing.
     """
     names = sorted(missing)
     if names:
@@ -83,12 +64,12 @@ def check_whole(name: object, missing: Iterable[str], whole: str, remedy: str) -
         count = f"{len(names)} weight{'s' * (len(names) > 1)}"
         raise InputError(
             f"{name} lacks {count} of {whole} ({', '.join(names[:SHOWN])}{more}), which would be "
-            f"random numbers. Expected a whole {whole}. {remedy}."
+            f"random: {remedy}."
         )
 
 
 def one_line(error: object) -> str:
-    """What an exception or a library says, on one line; its type where it says nothing."""
+    """The message of an exception on one line; its type if the message is empty."""
     line = " ".join(str(error).split()) or type(error).__name__
-    # Half a surrogate pair out of a file cannot be printed.
+    # Half a surrogate pair cannot be printed.
     return line.encode("utf-8", "backslashreplace").decode("utf-8")

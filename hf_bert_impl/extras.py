@@ -1,4 +1,4 @@
-"""Optional libraries: imported when needed, and asked for by the extra that brings them."""
+"""Optional libraries and the extras that install them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 from hf_bert_impl.errors import InputError
 
-#: The Python package index has no hf_bert_impl of this project: whoever takes that name there runs
-#: code on the machines of those who install it. So no text may install it from there by its name.
+#: Anyone could register this name on the Python package index. So no text may install it by name.
 NOT_PUBLISHED = (
     "hf_bert_impl is not on the Python package index yet, and a package of that name there is not "
     "this one. Install it from a clone of its repository"
@@ -17,13 +16,13 @@ NOT_PUBLISHED = (
 
 
 def install_command(extra: str | None = None) -> str:
-    """The command that installs the package, to be given in a clone of its repository."""
+    """The command that installs the package in a clone of its repository."""
     return "pip install -e " + ("." if extra is None else f"'.[{extra}]'")
 
 
 def install_remedy(extra: str) -> str:
     """How to get the libraries of an extra, for messages."""
-    return f"in a clone of hf_bert_impl: {install_command(extra)}"
+    return f"Install it in a clone of hf_bert_impl: {install_command(extra)}"
 
 
 def require(module: str, extra: str, purpose: str) -> Any:
@@ -32,7 +31,7 @@ def require(module: str, extra: str, purpose: str) -> Any:
     Args:
         module: Its import name.
         extra: The extra of this package that installs it.
-        purpose: What it is needed for, as in "training".
+        purpose: Its use, as in "training".
 
     Returns:
         The module.
@@ -44,18 +43,17 @@ def require(module: str, extra: str, purpose: str) -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         if error.name != module.partition(".")[0]:
-            raise  # the library is there, and something in it is broken
+            raise  # a broken installation
         raise InputError(
-            f"{purpose} needs {error.name}, which is not installed. Expected the extra {extra!r}. "
-            f"Install it, {install_remedy(extra)}."
+            f"{purpose} needs {error.name}, which is not installed. {install_remedy(extra)}"
         ) from error
 
 
 def set_up_ray() -> None:
-    """Settings of a Ray that is started on this machine, where the user's environment has none.
+    """Defaults for a Ray started on this machine; the user's environment takes precedence.
 
-    It sends no usage statistics. Its workers get the priority of other processes: by Ray's own
-    niceness of 15 they have a thirtieth of a processor for which another job asks too.
+    Ray sends no usage statistics. Workers get normal priority: with Ray's niceness of 15 they get
+    a thirtieth of a shared processor.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_worker_niceness", "0")

@@ -1,4 +1,4 @@
-"""Figures of matplotlib: how they look, and how they are saved."""
+"""Figures of matplotlib."""
 
 from __future__ import annotations
 
@@ -11,27 +11,24 @@ from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.atomic import atomic_file
 
-#: Okabe and Ito's colours, which people with any colour vision can tell apart.
+#: Okabe and Ito's palette for all kinds of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#999999")
 FORMATS = (".png", ".svg", ".pdf")
 DOTS_PER_INCH = 130
 
 
 def check_picture(file: str | os.PathLike[str]) -> None:
-    """Checks that a picture can be drawn, before anything is computed.
+    """Checks early that a picture can be written.
 
     Raises:
-        InputError: The ending names no known format, the folder is missing, or matplotlib is.
+        InputError: The format is unknown, or the folder or matplotlib is missing.
     """
     path = Path(file)
     if path.suffix not in FORMATS:
-        raise InputError(
-            f"the picture is {path}. Expected a name that ends in {', '.join(FORMATS)}. Rename it."
-        )
+        raise InputError(f"The picture is {path}. End its name in {', '.join(FORMATS)}.")
     if not path.absolute().parent.is_dir():
         raise InputError(
-            f"there is no folder {path.parent} for the picture. Expected one that exists. Make it "
-            "first."
+            f"There is no folder {path.parent} for the picture. Create it: mkdir -p {path.parent}"
         )
     require("matplotlib", "train", "drawing")
 
@@ -46,15 +43,15 @@ def new_figure(
     font: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> tuple[Any, Any]:
-    """A figure on white, whatever the viewer's background.
+    """A figure on a white background.
 
     Args:
         width: In inches.
         height: In inches.
-        title: Above everything; dollar signs in it are no formulas.
+        title: The title, without formulas.
         rows: Of axes.
         columns: Of axes.
-        font: How the title is written, as matplotlib takes it; 10 points by default.
+        font: matplotlib's font properties of the title; 10 points by default.
         **options: Of matplotlib's `Figure.subplots`.
 
     Returns:
@@ -72,7 +69,7 @@ def new_figure(
 
 
 def plain(axis: Any, lines: bool = True) -> None:
-    """Leaves out the frame above and on the right, and draws faint lines at the values of y."""
+    """Hides the top and right spines, and draws a faint grid for y."""
     axis.spines[["top", "right"]].set_visible(False)
     if lines:
         axis.grid(axis="y", color="#dddddd", linewidth=0.6)
@@ -80,6 +77,6 @@ def plain(axis: Any, lines: bool = True) -> None:
 
 
 def save(figure: Any, file: str | os.PathLike[str]) -> None:
-    """Writes a figure; its file's ending names the format, and it appears when it is complete."""
+    """Writes a figure atomically; the file's ending names the format."""
     with atomic_file(Path(file)) as fresh:
         figure.savefig(fresh, dpi=DOTS_PER_INCH)

@@ -10,29 +10,27 @@ from torch import Tensor, nn
 @torch.no_grad()
 def not_finite(module: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers with a NaN or an infinity, by name; if sharded, this process's."""
-    found = {}
+    tensors = {}
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if hasattr(tensor, "to_local"):  # sharded among processes
             tensor = tensor.to_local()
         if not tensor.is_floating_point() or tensor.is_meta or not tensor.numel():
             continue
-        # A NaN becomes both ends. This takes a tenth of the time of a look at every number.
+        # A NaN becomes both ends. This takes a tenth of the time of `isfinite`.
         if not all(math.isfinite(end.item()) for end in torch.aminmax(tensor)):
-            found[name] = tensor
-    return found
+            tensors[name] = tensor
+    return tensors
 
 
 def check_finite(module: nn.Module, name: Any) -> None:
-    """Checks the weights of a model that was loaded to be used, in one pass over them.
-
-    `from_pretrained` itself takes such weights, as upstream does: somebody may want to look.
+    """Checks a loaded model's weights; `from_pretrained` accepts such weights, as upstream does.
 
     Args:
         module: The model.
-        name: Where it comes from, for the message.
+        name: Its source, for the message.
 
     Raises:
-        ValueError: A weight is NaN or infinite; every output would be.
+        ValueError: A weight is NaN or infinite.
     """
     odd = not_finite(module)
     if not odd:
@@ -40,21 +38,21 @@ def check_finite(module: nn.Module, name: Any) -> None:
     first, tensor = next(iter(odd.items()))
     nan, total = int(tensor.isnan().sum()), tensor.numel()
     what = f"{nan} NaN" if nan else f"{int(tensor.isinf().sum())} infinities"
-    more = f", and {len(odd) - 1} more tensors likewise" if len(odd) > 1 else ""
-    wide = "load it in float32, " if tensor.dtype == torch.float16 and not nan else ""
+    more = f", and {len(odd) - 1} other tensors" if len(odd) > 1 else ""
+    wide = "Load it in float32. " if tensor.dtype == torch.float16 and not nan else ""
     raise ValueError(
-        f"{name} has weights that are no finite numbers: {what} among the {total} of "
-        f"{first}{more}; expected finite ones; {wide}take a checkpoint from before its training "
-        "failed, or restore its files"
+        f"{name} has NaN or infinite weights: {what} among the {total} of "
+        f"{first}{more}. {wide}Use a checkpoint from before its training failed, or "
+        "restore its files."
     )
 
 
 class NotFinite(ValueError):
-    """A model has computed NaN or infinities."""
+    """A model computed NaN or infinities."""
 
 
 def check_numbers(numbers: Any, model: Any) -> None:
-    """Checks what a model has computed: finite weights can still exceed the range of its dtype.
+    """Checks a model's results, which can exceed the range of its dtype.
 
     Args:
         numbers: A tensor or an array.
@@ -67,8 +65,8 @@ def check_numbers(numbers: Any, model: Any) -> None:
         return
     kind = str(model.dtype).removeprefix("torch.")
     wide = model.dtype in (torch.float32, torch.float64)
-    advice = "take a checkpoint with smaller weights" if wide else "use `dtype='float32'`"
+    advice = "Use a checkpoint with smaller weights." if wide else "Use `dtype='float32'`."
     raise NotFinite(
-        f"the model's outputs in {kind} are NaN or infinite; expected numbers below "
-        f"{torch.finfo(model.dtype).max:.3g}, in every layer; {advice}"
+        f"The model's outputs in {kind} are NaN or infinite. The largest {kind} is "
+        f"{torch.finfo(model.dtype).max:.3g}. {advice}"
     )

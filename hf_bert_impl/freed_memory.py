@@ -18,8 +18,8 @@ def keep_freed_memory() -> None:
     """Raises this threshold to 64 MiB for the whole process, as freeing any block of 32 MiB does.
 
     The block is never written, so this takes no memory and a few microseconds. A threshold in
-    glibc's own variables (`MALLOC_TRIM_THRESHOLD_`) takes precedence. On other systems and with
-    other allocators nothing changes.
+    glibc's own variables (`MALLOC_TRIM_THRESHOLD_`) takes precedence. It has no effect on
+    other systems and allocators.
     """
     if sys.platform != "linux":
         return

@@ -1,9 +1,8 @@
-"""What users call the heads and families; it imports nothing, so that the command line starts
-at once."""
+"""Names of heads and families; without imports, so that the command line starts fast."""
 
 from hf_bert_impl.errors import InputError
 
-#: What names a head, and the class behind it.
+#: Head to class.
 HEADS = {
     "base": "BertModel",
     "pretraining": "BertForPreTraining",
@@ -15,7 +14,7 @@ HEADS = {
     "token-classification": "BertForTokenClassification",
     "question-answering": "BertForQuestionAnswering",
 }
-#: The `model_type` of the families that `optimize` takes, and how names of their classes begin.
+#: `model_type` of the families that `optimize` supports to the prefix of their classes.
 FAMILY_PREFIXES = {
     "roberta": "Roberta",
     "xlm-roberta": "XLMRoberta",
@@ -28,23 +27,14 @@ FAMILY_PREFIXES = {
 
 
 def class_of(head: str) -> str:
-    """The class of a head.
-
-    Args:
-        head: A key of `HEADS`, or the name of a class itself.
-
-    Raises:
-        InputError: There is no such head.
-    """
+    """The class of a head, which is a key of `HEADS` or a class; InputError for others."""
     name = HEADS.get(head, head)
     if name not in HEADS.values():
-        raise InputError(
-            f"`head` is {head!r}. Expected one of {', '.join(HEADS)}. Choose one of these."
-        )
+        raise InputError(f"`head` is {head!r}. Choose one of {', '.join(HEADS)}.")
     return name
 
 
 def in_family(name: str, model_type: object) -> str:
-    """The name that a class of BERT has in a family; the same where `model_type` is BERT's."""
+    """The name of BERT's class `name` in a family."""
     prefix = FAMILY_PREFIXES.get(str(model_type), "Bert")
     return prefix + name.removeprefix("Bert")

@@ -1,8 +1,7 @@
-"""A BERT object of transformers becomes one of this package, and back: the same object and weights.
+"""Converts a BERT object of transformers in place to this package's classes, and back.
 
-Both have the same tree of modules. So every module that is BERT's own gets this package's class and
-attributes, while what it holds (children, parameters, hooks, mode) stays. Whoever has the model or
-a part of it, an optimizer or an adapter for example, need not be told.
+Both have the same tree of modules. Every module of BERT gets this package's class and attributes;
+children, parameters, hooks and mode stay. References from optimizers or adapters remain valid.
 """
 
 from collections.abc import Iterable, MutableMapping
@@ -21,49 +20,49 @@ from hf_bert_impl.model.linear import type_name
 from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
 
 Pairs: TypeAlias = list[tuple[nn.Module, nn.Module]]
-#: Where the stock classes are. They are told by name, so that nothing of it is imported.
+#: The module of the stock classes, which are recognised by name to avoid an import.
 STOCK_HOME = "transformers.models.bert.modeling_bert"
-#: What a module holds, which stays.
+#: Attributes of a module that stay.
 _HELD = frozenset(vars(nn.Module())) | {"gradient_checkpointing", "_gradient_checkpointing_func"}
-#: What a model was given from outside.
+#: Attributes of a model that callers set.
 _GIVEN = frozenset({"name_or_path", "generation_config"})
-#: What saving writes into a configuration.
+#: Fields of a configuration that saving writes.
 _SAVING = frozenset({"dtype", "architectures", "transformers_version"})
-#: The attribute of a module with its `_Before`, and that of a model with its weights' `_Weights`.
+#: The attributes for a module's `_Before` and a model's `_Weights`.
 _BEFORE, _WEIGHTS = "_before_optimize", "_weights_before_optimize"
 
 
 @dataclass
 class _Before:
-    """A module as it was."""
+    """The original state of a module."""
 
     kind: type[nn.Module]
     attributes: dict[str, Any]
-    #: Of the attributes it has since.
+    #: Names of its attributes since.
     names: frozenset[str]
-    #: Of a whole model: what its new configuration says.
+    #: The new configuration of a whole model.
     settings: dict[str, Any] | None = None
 
 
 @dataclass
 class _Weights:
-    """A model before it was prepared."""
+    """The original weights of a prepared model."""
 
-    #: Each parameter that was converted, and the memory that it had. Names may change: PEFT's do.
+    #: Converted parameters and their original data. Names may change, as PEFT's do.
     tensors: list[tuple[nn.Parameter, Tensor]]
     training: bool
     dtype: torch.dtype
-    #: Handles of those that give results in this dtype.
+    #: Handles of the hooks that convert results to this dtype.
     hooks: list[Any] = field(default_factory=list)
 
 
 def is_stock(module: nn.Module) -> bool:
-    """Whether it is a part of transformers' BERT."""
+    """Whether a module is a part of transformers' BERT."""
     return type(module).__module__ == STOCK_HOME
 
 
 def is_bert(module: nn.Module) -> bool:
-    """Whether it is a whole BERT, with a head or without, of transformers or of this package."""
+    """Whether a module is a whole BERT, with or without head, of transformers or this package."""
     if isinstance(module, BertPreTrainedModel):
         return True
     kind = getattr(modeling_bert, type(module).__name__, None)
@@ -71,11 +70,11 @@ def is_bert(module: nn.Module) -> bool:
 
 
 def convert(model: Any, pairs: Pairs) -> None:
-    """Makes a stock BERT one of this package.
+    """Converts a stock BERT to this package's classes.
 
     Args:
-        model: A model for which `is_bert` is true; one of this package stays as it is.
-        pairs: What `check` gave for it.
+        model: A model for which `is_bert` is true.
+        pairs: The result of `check`.
     """
     if not pairs:
         return
@@ -86,14 +85,14 @@ def convert(model: Any, pairs: Pairs) -> None:
 
 
 def check(model: Any) -> Pairs:
-    """Finds out whether `convert` can take a model, and changes nothing.
+    """Checks that `convert` supports a model.
 
     Returns:
-        Each module of an empty model of this package, and the one of `model` at its place; nothing
-        for a model of this package.
+        Pairs of a module of an empty model of this package and the module of `model` at its path;
+        empty for a model of this package.
 
     Raises:
-        InputError: It has modules or code of its own that would be lost.
+        InputError: Its own modules or code would be lost.
     """
     if isinstance(model, BertPreTrainedModel):
         return []
@@ -103,9 +102,8 @@ def check(model: Any) -> Pairs:
             stock = model.get_submodule(path)
         except AttributeError:
             raise InputError(
-                f"the {type_name(type(model))} has no {path}. Expected all parts that its config "
-                "says. Load it by hf_bert_impl; stock BERT leaves parts out, of relative "
-                "positions too."
+                f"The {type_name(type(model))} has no {path}, which its config names. Load it "
+                "with hf_bert_impl."
             ) from None
         _check(part, stock, path)
         pairs.append((part, stock))
@@ -113,12 +111,12 @@ def check(model: Any) -> Pairs:
 
 
 def revert(model: Any) -> None:
-    """Undoes `convert` and `prepare`; what was learned since stays."""
+    """Undoes `convert` and `prepare`; trained weights stay."""
     adapter.drop(model)
-    kept = vars(model).pop(_WEIGHTS, None)
-    if kept is not None:
-        _give_back_weights(model, kept)
-        if kept.training:
+    weights = vars(model).pop(_WEIGHTS, None)
+    if weights is not None:
+        _restore_weights(model, weights)
+        if weights.training:
             model.train()
     adapter.remove(model)
     before = vars(model).get(_BEFORE)
@@ -127,64 +125,64 @@ def revert(model: Any) -> None:
     config = model.config
     for part in list(model.modules()):
         _swap_back(part)
-    for name, value in config.to_dict().items():  # what was set in the meantime, a label for one
+    for name, value in config.to_dict().items():  # settings changed in the meantime, such as labels
         if name not in _SAVING and value != before.settings.get(name, value):
             setattr(model.config, name, value)
 
 
 def prepare(model: Any, dtype: str | torch.dtype | None, callers: Iterable[nn.Module] = ()) -> None:
-    """Prepares a BERT of this package, or a model of a family, so that `revert` can undo it.
+    """Prepares a BERT of this package, or a model of a family, reversibly.
 
-    Its results keep the dtype that they had, which modules behind it may rely on. In train mode it
-    has the weights of that dtype again, and it is saved with them.
+    Results keep their dtype, on which later modules may rely. Training and saving use the original
+    weights.
 
     Args:
         model: The model.
         dtype: As in `prepare_for_inference`.
-        callers: Modules that call its `forward` past hooks: their results keep their dtype too.
+        callers: Modules that call its `forward` without hooks; their results keep their dtype too.
     """
-    kept = vars(model).setdefault(_WEIGHTS, _Weights([], model.training, model.dtype))
-    _give_back_weights(model, kept)
-    kept.tensors = [(parameter, parameter.data) for parameter in model.parameters()]
+    weights = vars(model).setdefault(_WEIGHTS, _Weights([], model.training, model.dtype))
+    _restore_weights(model, weights)
+    weights.tensors = [(parameter, parameter.data) for parameter in model.parameters()]
     if isinstance(model, BertPreTrainedModel):
         model.prepare_for_inference(dtype)
     else:
         adapter.prepare(model, dtype)
         vars(model)["train"] = partial(_train, model)
-    kept.tensors = [pair for pair in kept.tensors if pair[0].dtype != pair[1].dtype]
-    if model.dtype != kept.dtype:
+    weights.tensors = [pair for pair in weights.tensors if pair[0].dtype != pair[1].dtype]
+    if model.dtype != weights.dtype:
         vars(model).update({name: partial(do, model) for name, do in _IN_PLACE_OF.items()})
-        hook = partial(_convert_results, kept.dtype)
-        kept.hooks = [part.register_forward_hook(hook) for part in (model, *callers)]
+        hook = partial(_convert_results, weights.dtype)
+        weights.hooks = [part.register_forward_hook(hook) for part in (model, *callers)]
 
 
 def _train(model: Any, mode: bool = True) -> Any:
-    """In place of `train`: half precision is too coarse, and packed weights do not learn."""
+    """Replaces `train`, as packed weights or half precision cannot be trained."""
     if mode:
         adapter.drop(model)
-        _give_back_weights(model, vars(model)[_WEIGHTS])
+        _restore_weights(model, vars(model)[_WEIGHTS])
     return type(model).train(model, mode)
 
 
 def _save(model: Any, *args: Any, **kwargs: Any) -> Any:
-    """In place of a converted model's `save_pretrained`: with the weights that were loaded."""
-    kept = vars(model)[_WEIGHTS]
-    converted = [(parameter, parameter.data) for parameter, _ in kept.tensors]
-    _unconvert(kept.tensors)
+    """Replaces a converted model's `save_pretrained`, to save the original weights."""
+    weights = vars(model)[_WEIGHTS]
+    converted = [(parameter, parameter.data) for parameter, _ in weights.tensors]
+    _unconvert(weights.tensors)
     try:
         return type(model).save_pretrained(model, *args, **kwargs)
     finally:
-        # The same memory: what was packed is still that of these weights.
+        # The same memory, so that packed weights stay valid.
         for parameter, data in converted:
             parameter.data = data
 
 
-#: The methods that a converted model has of its own.
+#: Replaced methods of a converted model.
 _IN_PLACE_OF = {"train": _train, "save_pretrained": _save}
 
 
 def _convert_results(dtype: torch.dtype, module: Any, inputs: Any, results: Any) -> Any:
-    """A forward hook: floating-point results in `dtype`."""
+    """A forward hook that converts floating-point results to `dtype`."""
     if isinstance(results, Tensor):
         return results.to(dtype) if results.is_floating_point() else results
     convert = partial(_convert_results, dtype, module, inputs)
@@ -196,17 +194,17 @@ def _convert_results(dtype: torch.dtype, module: Any, inputs: Any, results: Any)
     return results
 
 
-def _give_back_weights(model: Any, kept: _Weights) -> None:
-    """Undoes a conversion of the dtype, and what came with it."""
+def _restore_weights(model: Any, weights: _Weights) -> None:
+    """Undoes a conversion of the dtype."""
     for name in _IN_PLACE_OF:
         vars(model).pop(name, None)
-    while kept.hooks:
-        kept.hooks.pop().remove()
-    _unconvert(kept.tensors)
+    while weights.hooks:
+        weights.hooks.pop().remove()
+    _unconvert(weights.tensors)
 
 
 def _unconvert(tensors: list[tuple[nn.Parameter, Tensor]]) -> None:
-    """Gives the parameters the memory that they had, or what was learned since in its dtype."""
+    """Restores the data of parameters, or trained values in the original dtype."""
     for parameter, before in tensors:
         current = parameter.data
         if before.dtype == current.dtype:
@@ -218,7 +216,7 @@ def _unconvert(tensors: list[tuple[nn.Parameter, Tensor]]) -> None:
 
 
 def _empty(model: Any) -> Any:
-    """A model of this package as large as a stock one, without memory."""
+    """A model of this package with a stock one's sizes, on the meta device."""
     settings = model.config.to_dict()
     config = BertConfig.from_dict(settings)
     config._attn_implementation = model.config._attn_implementation
@@ -231,45 +229,42 @@ def _empty(model: Any) -> Any:
 
 
 def _check(part: nn.Module, stock: nn.Module, path: str) -> None:
-    """Raises unless `part` can take the place of `stock`."""
-    at = f"its module {path}" if path else "the model"
+    """Raises InputError unless `part` can replace `stock`."""
+    at = f"Module {path}" if path else "The model"
     if is_stock(stock):
         if any(vars(stock).get(name) for name in ("forward", "_compiled_call_impl")):
             raise InputError(
-                f"{at} is compiled, or another forward was put in its place. Expected a plain "
-                f"{type_name(type(stock))}. Call optimize before that."
+                f"{at} is compiled or has a replaced forward. Call optimize before that."
             )
         names = set(_names(part)) ^ set(_names(stock))
         if names:
             raise InputError(
-                f"{at} differs in {', '.join(sorted(names))} from what the model's config says. "
-                "Expected a BERT as transformers makes it. Undo the change; a model with "
-                "relative positions, which transformers ignores, is loaded by hf_bert_impl "
-                "itself."
+                f"{at} differs in {', '.join(sorted(names))} from its config. Undo the change, "
+                "or load the model with hf_bert_impl (relative positions need it)."
             )
     elif type(part) is nn.ModuleList and type(stock) is nn.ModuleList:
         if len(part) != len(stock):
             raise InputError(
-                f"{at} has {len(stock)} parts. Expected {len(part)}, as the model's config says. "
-                "Set the config to the model's sizes."
+                f"{at} has {len(stock)} parts, and the config says {len(part)}. Set the config "
+                "to the model's sizes."
             )
     elif list(part.children()):
         raise InputError(
-            f"{at} is a {type_name(type(stock))}. Expected a {STOCK_HOME}.{type(part).__name__}. "
-            "Undo what was put in its place (merge_and_unload() for an adapter)."
+            f"{at} is a {type_name(type(stock))}, not a {STOCK_HOME}.{type(part).__name__}. "
+            "Put the original back (merge_and_unload() for an adapter)."
         )
     elif type(part) is type(stock):
         for name, parameter in part.named_parameters():
-            found = tuple(stock.get_parameter(name).shape)
-            if found != tuple(parameter.shape):
+            shape = tuple(stock.get_parameter(name).shape)
+            if shape != tuple(parameter.shape):
                 raise InputError(
-                    f"{path}.{name} is {found}. Expected {tuple(parameter.shape)}, as the model's "
-                    "config says. Set the config to the model's sizes."
+                    f"{path}.{name} is {shape}, and the config says {tuple(parameter.shape)}. Set "
+                    "the config to the model's sizes."
                 )
 
 
 def _names(module: nn.Module) -> list[str]:
-    """Of children and own parameters, but those that are None."""
+    """Names of children and own parameters, except None."""
     held = (*module._modules.items(), *module._parameters.items())
     return [name for name, value in held if value is not None]
 

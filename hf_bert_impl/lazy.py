@@ -1,4 +1,4 @@
-"""Names of a package that are imported on first use: what is not used costs no import of torch."""
+"""Names of a package that are imported on first use, to avoid importing torch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
 
     Args:
         package: Its name.
-        homes: Name to the module that has it, relative to the package with a dot in front.
-
-    Returns:
-        A function from a name to its value, which the package has from then on.
+        homes: Name to module, absolute or relative with a leading dot.
     """
 
     def find(name: str) -> Any:

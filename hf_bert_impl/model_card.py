@@ -1,4 +1,4 @@
-"""Model cards as the hub reads them: YAML metadata between lines of ---, then Markdown."""
+"""Model cards of the hub: YAML metadata, then Markdown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from huggingface_hub import CardData
 from hf_bert_impl.errors import InputError
 
 CARD = "README.md"
-#: What the hub calls the work of a class.
+#: Class to the hub's task.
 PIPELINE_TAGS = {
     "BertModel": "feature-extraction",
     "BertForPreTraining": "fill-mask",
@@ -23,7 +23,7 @@ PIPELINE_TAGS = {
 
 
 def versions() -> dict[str, str]:
-    """What a report or a card was made with: package to version."""
+    """The versions of this package, torch and transformers, for reports and cards."""
     import torch
     import transformers
 
@@ -37,27 +37,19 @@ def versions() -> dict[str, str]:
 
 
 def language_codes(text: str) -> list[str]:
-    """The languages of a model, by codes that the hub takes.
-
-    Args:
-        text: A code, as in en, or several with commas.
-
-    Raises:
-        InputError: One is none.
-    """
+    """Splits a comma-separated list of the hub's language codes; InputError for others."""
     codes = [code.strip() for code in text.split(",")]
     for code in codes:
         if not re.fullmatch("[a-z]{2,3}|code|multilingual", code):
             raise InputError(
-                f"`language` has {code!r}. Expected codes of two or three letters (ISO 639), "
-                "multilingual or code. Write it as in en, or en,nl."
+                f"`language` has {code!r}. Write ISO 639 codes, as in en or en,nl; or "
+                "multilingual or code."
             )
     return codes
 
 
 def model_card(data: CardData, *sections: str) -> str:
-    """The text of a card: metadata, then sections with empty lines between; empty ones are left
-    out."""
+    """The text of a card: metadata and the sections that are not empty."""
     return "\n\n".join(filter(None, [f"---\n{data.to_yaml()}\n---", *sections])) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""`optimize`: a loaded BERT, or a model of a family like it, becomes fast, whatever holds it."""
+"""`optimize`: makes a loaded BERT, or a similar model, fast in place."""
 
 import sys
 from collections.abc import Iterator
@@ -17,46 +17,43 @@ from hf_bert_impl.model.kernels import check_dtype, check_weights
 from hf_bert_impl.model.linear import type_name
 
 Holder = TypeVar("Holder")
-#: How deep a model may lie in objects that are no modules: KeyBERT has one in its backend.
+#: Maximum depth of a model in objects other than modules, such as KeyBERT's backend.
 DEPTH = 3
 
 
 def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
     """Makes a loaded BERT, or a model like it, compute without padding and with packed weights.
 
-    Every stock BERT in `model` gets this package's classes. The objects and their weights stay the
-    same, so everyone who has them keeps them, and each is prepared for inference
-    (`BertPreTrainedModel.prepare_for_inference`). Models of RoBERTa, XLM-R, CamemBERT,
-    data2vec-text, ELECTRA, DistilBERT and MPNet keep their classes; the `forward` of the bare model
-    is replaced (`families.adapter.Forward`). The loops of sentence-transformers take batches
-    of as many tokens as pay, unless a call names a `batch_size`, and a `SparseEncoder` makes its
-    vectors without the scores of all tokens (`splade_vectors`).
+    Every stock BERT in `model` gets this package's classes and is prepared for inference
+    (`BertPreTrainedModel.prepare_for_inference`); objects and weights stay the same. Models of
+    RoBERTa, XLM-R, CamemBERT, data2vec-text, ELECTRA, DistilBERT and MPNet keep their classes, with
+    another `forward` (`families.adapter.Forward`). sentence-transformers then batches by tokens,
+    unless a call sets `batch_size`. A `SparseEncoder` does not store the scores of all tokens
+    (`splade_vectors`).
 
-    Results are stock's within rounding, 1e-5 in float32, at attended positions; states at padding
-    are zero. The model is in eval mode then. `train()` drops the packed weights and brings the
-    original ones back. `save_pretrained` writes a plain folder with the original weights, whatever
-    the dtype; copies and pickles of it are prepared like it. To call it again packs the weights
-    anew, with the dtype of that call.
+    Results equal stock's within rounding at attended positions (1e-5 in float32); states at padding
+    are zero. The model is set to eval mode. `train()` restores the original weights, and
+    `save_pretrained` saves them. Copies and pickles stay prepared. A later call packs the weights
+    again, with its own dtype.
 
     Args:
-        model: Anything that holds a BERT of transformers or of this package: one of the nine
-            models, a `SentenceTransformer`, `CrossEncoder`, `SparseEncoder` or
-            `MultiVectorEncoder`, a pipeline, a SetFit, KeyBERT or PEFT model, a module of yours.
+        model: Any object with a BERT of transformers or of this package: a model, a
+            `SentenceTransformer`, `CrossEncoder`, `SparseEncoder` or `MultiVectorEncoder`, a
+            pipeline, a SetFit, KeyBERT or PEFT model, or a module.
         dtype: As in `prepare_for_inference`: "float32", "bfloat16", "float16", "int8",
-            "float16-weights", a dtype of torch, "auto" for the quickest float that this CPU has
-            kernels for, or None to keep the weights' own. bfloat16 converts the weights, as
-            `state_dict()` shows; the original ones are kept, in memory and in pickles, for
-            `save_pretrained`, `train()` and `restore`. An adapter that PEFT saves has the dtype
-            that it computes in: `restore` comes first.
+            "float16-weights" or a dtype of torch; "auto" for the fastest float on this CPU; None
+            for the weights' own. bfloat16 converts the weights and keeps the original ones for
+            `save_pretrained`, `train()` and `restore`. Call `restore` before PEFT saves an adapter,
+            which otherwise gets the converted dtype.
 
     Returns:
         `model` itself.
 
     Raises:
-        InputError: It holds none of these, or one with modules of its own in it. Nothing has
-            changed then.
-        ValueError: The dtype is unknown, weights are on the meta device or quantised by torch, or
-            `HF_BERT_KERNELS` names kernels that there are not. Nothing has changed then.
+        InputError: It holds no supported model, or one with modules of its own; `model` is
+            unchanged.
+        ValueError: The dtype or `HF_BERT_KERNELS` is not supported, or weights are on the meta
+            device or quantised by torch; `model` is unchanged.
 
     Examples:
         >>> from sentence_transformers import SentenceTransformer
@@ -70,9 +67,8 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
     if not berts:
         known = ", ".join(("BERT", *(family.name for family in FAMILIES)))
         raise InputError(
-            f"the {type_name(type(model))} holds no BERT{_instead(modules)}. Expected an encoder "
-            f"of transformers ({known}), or what holds one. Name another model; other "
-            "architectures stay as they are."
+            f"The {type_name(type(model))} holds no BERT{_instead(modules)}. Supported: "
+            f"{known}, and objects that hold one."
         )
     for bert in berts:
         check_weights(bert)
@@ -90,20 +86,17 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
             use_packed_loop(encoder)
             for fold in splade_folds(encoder):
                 fold.enable()
-    except BaseException:  # HF_BERT_KERNELS may name kernels that there are not
+    except BaseException:  # HF_BERT_KERNELS may name unsupported kernels
         restore(model)
         raise
     return model
 
 
 def restore(model: Holder) -> Holder:
-    """Undoes `optimize`: the same objects have their own classes again, and compute what they did.
-
-    What was learned or loaded in the meantime stays. Without `optimize` before it, packed weights
-    are dropped and nothing else happens.
+    """Undoes `optimize`: the objects get their own classes again; trained weights stay.
 
     Args:
-        model: What was given to `optimize`.
+        model: The argument of `optimize`.
 
     Returns:
         `model` itself.
@@ -121,7 +114,7 @@ def restore(model: Holder) -> Holder:
 
 
 def _modules(holder: Any) -> Iterator[nn.Module]:
-    """The outermost modules that an object has, itself if it is one."""
+    """The outermost modules in an object, or the object itself if it is one."""
     seen: set[int] = set()
     level = [holder]
     for _ in range(DEPTH + 1):
@@ -138,7 +131,7 @@ def _modules(holder: Any) -> Iterator[nn.Module]:
 
 
 def _berts(modules: list[nn.Module]) -> list[Any]:
-    """The encoders among modules and in them, without those that are the body of another."""
+    """The encoders in modules, except bodies of others."""
     parts = dict.fromkeys(part for module in modules for part in module.modules())
     berts = [part for part in parts if in_place.is_bert(part) or family_of(part) is not None]
     bodies = {part for bert in berts for part in bert.modules() if part is not bert}
@@ -146,21 +139,21 @@ def _berts(modules: list[nn.Module]) -> list[Any]:
 
 
 def _sentence_models(modules: list[nn.Module]) -> list[Any]:
-    """The models of sentence-transformers among modules and in them."""
+    """The models of sentence-transformers in modules."""
     base = getattr(sys.modules.get("sentence_transformers.base.model"), "BaseModel", None)
-    if base is None:  # whoever holds one has imported it; before version 6 there is no such class
+    if base is None:  # not imported, or older than version 6
         return []
     return [part for module in modules for part in module.modules() if isinstance(part, base)]
 
 
 def _callers(encoders: list[Any], bert: nn.Module) -> list[nn.Module]:
-    """The modules of sentence-transformers that call a BERT's `forward`, past its hooks."""
+    """The modules of sentence-transformers that call a BERT's `forward` without hooks."""
     parts = {part: None for encoder in encoders for part in encoder.modules()}
     return [part for part in parts if getattr(part, "model", None) is bert]
 
 
 def _instead(modules: list[nn.Module]) -> str:
-    """What models there are, for a message."""
+    """The models in an object without BERT, for a message."""
     from transformers import PreTrainedModel
 
     kinds = {

@@ -9,15 +9,14 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def progress_bar(show: bool, total: float | None = None) -> Iterator[Callable[..., None]]:
-    """Shows how much is done, with a note and the time that is left.
+    """Shows a progress bar with a note and the remaining time.
 
     Args:
         show: Whether to show anything.
-        total: How much there is to do; None if unknown.
+        total: The total; None if unknown.
 
     Yields:
-        A function `update(done, note="", total=None)`: how much is done of the total, which it may
-        change.
+        A function `update(done, note="", total=None)`, which may change the total.
     """
     from tqdm import tqdm
 
@@ -37,15 +36,15 @@ def progress_bar(show: bool, total: float | None = None) -> Iterator[Callable[..
 def text_progress(
     show: bool, total: int | None = None, *, start: int = 0
 ) -> Iterator[Callable[..., None]]:
-    """Shows how many texts are done, and how many per second.
+    """Shows the number of texts done and their rate.
 
     Args:
         show: Whether to show anything.
-        total: How many there are; None if unknown.
-        start: Texts that were done before.
+        total: Number of texts; None if unknown.
+        start: Number of texts done earlier.
 
     Yields:
-        A function `advance(texts, tokens=0)`: so many more texts, and tokens of theirs.
+        A function `advance(texts, tokens=0)`, with the numbers of further texts and tokens.
     """
     begin, count, computed = time.perf_counter(), start, 0
     with progress_bar(show, total) as update:

@@ -1,4 +1,4 @@
-"""A checkpoint without the attention heads that its task needs least."""
+"""Pruning of the attention heads that a checkpoint's task needs least."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ REPORT = "head_importance.json"
 
 @dataclasses.dataclass(frozen=True)
 class Pruning:
-    """What was measured, and what was removed."""
+    """The result of `prune_checkpoint`."""
 
     report: dict[str, Any]
-    """As `head_importance.json` has it; with the scores `before` and `after` where heads went."""
+    """The content of `head_importance.json`, with scores `before` and `after` any pruning."""
     importance: HeadImportance
     pruned: dict[int, list[int]]
-    """Layer to the heads that were removed; empty where none were to be."""
+    """Layer to removed heads."""
     test_examples: int
-    """How many examples the scores are of."""
+    """Number of examples behind the scores."""
 
 
 def prune_checkpoint(
@@ -47,18 +47,18 @@ def prune_checkpoint(
     progress: bool = False,
     **options: Any,
 ) -> Pruning:
-    """Measures how much a checkpoint's task needs each attention head, and removes some.
+    """Measures the importance of attention heads for a checkpoint's task, and removes some.
 
     Args:
         checkpoint: An open checkpoint with a trained head and a tokenizer.
-        data: A file of labelled data, on which the importance is measured.
-        columns: Where the files have what.
+        data: A file of labelled data to measure the importance on.
+        columns: The columns of the files.
         progress: Show a bar on standard error.
         **options: The fields of `PruningOptions`.
 
     Raises:
-        ValueError, OSError: Arguments contradict each other, the checkpoint or the data cannot be
-            used, there is no task for the head, or not so many heads can be removed.
+        ValueError, OSError: Options exclude each other, the checkpoint or the data are invalid, the
+            head has no task, or too few heads would stay.
     """
     chosen = PruningOptions(**options)
     output, test = chosen.output, chosen.test or data
@@ -103,31 +103,31 @@ def _read(
     columns: Columns | None,
     max_length: int | None,
 ) -> tuple[Task, list[Split]]:
-    """The task of a checkpoint's head, and for each file its examples; each is read once."""
+    """The task of a checkpoint's head, and the examples of each file."""
     config = BertConfig.from_pretrained(checkpoint.path)
     task = task_for_model(_task_name(checkpoint, config), config, columns)
     length = sequence_length(task, tokenizer, config, max_length)
     examples = {source: task.read(source) for source in dict.fromkeys(sources)}
-    task.take_config(config, [example for those in examples.values() for example in those])
-    for those in examples.values():
-        task.check_labels(those)
+    task.take_config(config, [example for items in examples.values() for example in items])
+    for items in examples.values():
+        task.check_labels(items)
     splits = {
-        source: Split(those, task.features(those, tokenizer, length))
-        for source, those in examples.items()
+        source: Split(items, task.features(items, tokenizer, length))
+        for source, items in examples.items()
     }
     return task, [splits[source] for source in sources]
 
 
 def _task_name(checkpoint: Checkpoint, config: BertConfig) -> str:
-    """The task that a checkpoint's head was trained for."""
+    """The task of a checkpoint's head."""
     named = checkpoint.architecture
     head = "BertForMaskedLM" if named == "BertForPreTraining" else named
     names = [name for name, task in TASKS.items() if task.head == head]
     if not names:
         heads = sorted({task.head for task in TASKS.values()})
         raise InputError(
-            f"{checkpoint.name} is a {named}, which no task is known for. Expected one of "
-            f"{', '.join(heads)}. Fine-tune it with hf-bert finetune, and name that model."
+            f"{checkpoint.name} is a {named}, which has no task. Fine-tune it first with "
+            f"hf-bert finetune. Supported: {', '.join(heads)}."
         )
     numbers = config.problem_type == "regression" or (
         config.problem_type is None and config.num_labels == 1
@@ -138,26 +138,26 @@ def _task_name(checkpoint: Checkpoint, config: BertConfig) -> str:
 def _choose(
     importance: HeadImportance, share: float | None, count: int | None
 ) -> dict[int, list[int]]:
-    """The heads to remove: layer to heads."""
+    """Layer to the heads to remove."""
     if share is not None:
         count = round(share * importance.heads)
         if not count:
             raise InputError(
-                f"`share` is {share:g}, which of {importance.heads} heads is none. Expected one "
-                f"or more. Choose {1 / importance.heads:.2g} or more."
+                f"`share` is {share:g}, which rounds to no head of {importance.heads}. Choose "
+                f"{1 / importance.heads:.2g} or more."
             )
     return {} if count is None else importance.least(count)
 
 
 def _score(task: Task, model: Any, split: Split, tokenizer: Any) -> Metrics:
-    """The scores of a model as it is."""
+    """The scores of a model."""
     model.prepare_for_inference()
     return task.score(split, task.predict(model, split, tokenizer))
 
 
 def _save(checkpoint: Checkpoint, tokenizer: Any, output: Path, report: dict[str, Any]) -> None:
-    """Writes the checkpoint without the pruned heads: same class, same dtype, with the report."""
-    # The measured model is in float32 and has only the head of the task, so this loads it anew.
+    """Writes the pruned checkpoint, in its own class and dtype, and the report."""
+    # Loaded again, because the measured model is in float32 and has only the task's head.
     model, _ = checkpoints.load_model(checkpoint, checkpoints.class_name(checkpoint))
     model.prune_heads(report["pruned"])
     with output_folder(output) as folder:

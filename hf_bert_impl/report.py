@@ -1,4 +1,4 @@
-"""What a command found: rows with verdicts and notes, for people and for programs."""
+"""Reports of commands: rows, notes and a verdict, as tables or JSON."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Report(abc.ABC, Generic[Row]):
     """Rows, notes and a verdict."""
 
     rows: list[Row] = dataclasses.field(default_factory=list)
-    """What was compared or measured: dataclasses; `passed` of each is None without a verdict."""
+    """Dataclasses; `passed` of each is None without a verdict."""
     title: str = ""
-    """What was compared or measured."""
+    """The subject, for a heading."""
     notes: list[str] = dataclasses.field(default_factory=list)
-    """What the reader must know to weigh the rows: what was left out, and why."""
+    """Omissions and their reasons."""
 
     @property
     def failures(self) -> list[Row]:
@@ -32,16 +32,16 @@ class Report(abc.ABC, Generic[Row]):
 
     @property
     def passed(self) -> bool:
-        """Whether no row failed; false without rows, which prove nothing."""
+        """Whether no row failed; false without rows."""
         return bool(self.rows) and not self.failures
 
     def add_note(self, note: str) -> None:
-        """Adds a note that is not there yet."""
+        """Adds a note once."""
         if note not in self.notes:
             self.notes.append(note)
 
     def extend(self, other: Self) -> None:
-        """Takes over another report's rows, and those of its notes that are new."""
+        """Adds another report's rows and new notes."""
         self.rows.extend(other.rows)
         for note in other.notes:
             self.add_note(note)
@@ -66,10 +66,10 @@ class Report(abc.ABC, Generic[Row]):
 
 
 class CheckFailed(RuntimeError):
-    """A check of what was to be written or published failed, so it was not.
+    """A check before writing or publishing failed.
 
     Args:
-        report: What the check found.
+        report: The check's report.
     """
 
     def __init__(self, report: Report[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Tables on a terminal, the same wherever the package prints one."""
+"""Tables on a terminal."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-#: Columns of a file or a pipe: lines stay whole there, so that grep finds what is in them.
+#: Width of a table in a file or pipe, where lines must not be broken (for grep).
 UNBROKEN = 300
-#: Letters that a column of words keeps in a narrow window.
+#: Minimum width of a column of words in a narrow window.
 NARROWEST = 8
 
 
 def console() -> Console:
-    """A console on standard output as it is now."""
+    """A console on the current standard output."""
     out = Console()
     if not out.is_terminal:
         out.width = UNBROKEN
@@ -32,18 +32,18 @@ def print_table(
     *,
     words: Collection[int] = (0,),
 ) -> None:
-    """Print a line that says what was measured, a table below it, and a note.
+    """Prints a title, a table and a note.
 
     Args:
-        out: Where to.
-        title: What was measured; empty for no line.
-        columns: Their heads; without any text they are not shown.
-        rows: A cell for each column. A string is no markup.
-        note: A line below; empty for none.
-        words: Numbers of the columns that hold words: they stand on the left, and are broken
-            anywhere in a narrow window. All others are figures on the right, broken at spaces only.
+        out: The console.
+        title: Empty for none.
+        columns: The heads; hidden if all are empty.
+        rows: One cell per column. Strings are not markup.
+        note: Empty for none.
+        words: Indices of the columns of words, aligned left. The others are numbers, aligned right
+            and broken only at spaces.
     """
-    cells = [[Text(it) if isinstance(it, str) else it for it in row] for row in rows]
+    cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
     table = Table(box=box.SIMPLE_HEAD, show_header=any(columns), padding=(0, 1, 0, 0))
     for index, head in enumerate(columns):
         parts = " ".join([head, *(row[index].plain for row in cells)]).split()
@@ -54,9 +54,9 @@ def print_table(
             table.add_column(Text(head), justify="right", min_width=longest)
     for row in cells:
         table.add_row(*row)
-    # A title or a caption of the table itself would be broken at the table's width.
+    # The table's own title or caption would be broken at its width.
     if title:
         out.print(Text(title, "italic"))
-    out.print(table, crop=False)  # wider than the window rather than without its last figures
+    out.print(table, crop=False)  # keeps the last columns in a narrow window
     if note:
         out.print(Text(note, "dim"))

@@ -1,6 +1,6 @@
 """Sentence vectors: a `SentenceTransformer` that computes without padding.
 
-Notation: N texts, T tokens of a batch, D numbers of a vector.
+Notation: N texts, T tokens of a batch, D dimensions of a vector.
 """
 
 import contextlib
@@ -63,14 +63,14 @@ from sentence_transformers.util import (  # noqa: E402
     truncate_embeddings,
 )
 
-#: Poolings for a bare BERT: the mode of `Pooling`, and whether the first layer counts.
+#: Poolings: the mode of `Pooling`, and whether to average the first and last layer.
 POOLINGS = {
     "cls": ("cls", False),
     "mean": ("mean", False),
     "max": ("max", False),
     "first-last-average": ("mean", True),
 }
-#: Activations that give a number the same bits wherever it is in a tensor.
+#: Activations whose bits do not depend on a number's place in a tensor.
 STEADY = (nn.Identity, nn.Tanh, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardtanh, nn.GELU)
 _loading = threading.Lock()
 
@@ -78,27 +78,25 @@ _loading = threading.Lock()
 class TextEncoder(SentenceTransformer):
     """A `SentenceTransformer` with a BERT of this package, prepared for inference.
 
-    Nothing is computed on padding, and the next texts are tokenized while the model computes. It
-    is used, saved and pushed like any other `SentenceTransformer`, and has three methods more:
-    `encode_stream`, `encode_async` and `from_pretrained`. Vectors are float32, whatever BERT
-    computes in.
+    It skips padding, and tokenizes the next texts while the model computes. It adds the methods
+    `encode_stream`, `encode_async` and `from_pretrained`. Vectors are float32 for any `dtype`.
 
     Args:
         model_name_or_path: A folder or a hub id: a sentence-transformers model, or a bare BERT,
             which gets mean pooling.
-        dtype: The precision of BERT, as of `prepare_for_inference`; None for the dtype of the saved
-            weights.
+        dtype: The precision of BERT, as in `prepare_for_inference`; None for the saved dtype.
         prepare: Whether to pack the weights for the device's kernels.
         batch_invariant: Whether a text gets the same bits in any batch
             (`BertConfig.batch_invariant`).
-        max_length: Maximum number of tokens of a text, [CLS] and [SEP] among them; longer texts are
-            cut. None for the model's own.
-        pooling: One of `POOLINGS`, in place of the model's own pooling and of all that follows it.
-        **options: All else that `SentenceTransformer` takes.
+        max_length: Maximum number of tokens of a text, including [CLS] and [SEP]; longer texts are
+            truncated. None for the model's own.
+        pooling: One of `POOLINGS`, in place of the model's own pooling and later modules.
+        **options: Other arguments of `SentenceTransformer`.
 
     Raises:
-        ValueError: Not a BERT, weights are missing or not finite, or a setting is not supported.
-        OSError: No such folder or model, or its files are missing.
+        ValueError: The model is not a BERT, weights are missing or not finite, or a setting is not
+            supported.
+        OSError: The model or its files do not exist.
 
     Examples:
         >>> encoder = TextEncoder("sentence-transformers/all-MiniLM-L6-v2")
@@ -122,14 +120,14 @@ class TextEncoder(SentenceTransformer):
         truncate_dim: int | None = None,
         **options: Any,
     ) -> None:
-        # Everything that can be checked before files are read.
+        # Checks before files are read.
         converted = loading_options(dtype, prepare)
         if pooling is not None:
             check_choice("pooling", pooling, POOLINGS)
         if truncate_dim is not None:
             COUNT.check("truncate_dim", truncate_dim)
         path = None if model_name_or_path is None else os.fspath(model_name_or_path)
-        check_folder(path, {"subfolder": "looked at below"})
+        check_folder(path, {"subfolder": "checked below"})
         if path is not None:
             _check_files(path, options)
         options |= {"device": str(find_device(device)), "truncate_dim": truncate_dim}
@@ -142,8 +140,7 @@ class TextEncoder(SentenceTransformer):
         ]
         if not berts:
             raise InputError(
-                f"the modules of {path or 'this model'} hold no BERT. Expected a BERT, or a model "
-                "of another family that `optimize` takes. Load other models by "
+                f"The modules of {path or 'this model'} hold no BERT. Load the model with "
                 "SentenceTransformer."
             )
         bert, longest = berts[0], longest_sequence(berts[0].config)
@@ -165,7 +162,7 @@ class TextEncoder(SentenceTransformer):
         if getattr(bert.config, "batch_invariant", False):
             self._keep_bits()
         self.eval()
-        #: The tokens that were computed so far.
+        #: Number of tokens computed so far.
         self.tokens = 0
         self._joined = JoinedCalls(self._rows, self._vectors, TOKEN_BUDGET)
 
@@ -179,21 +176,21 @@ class TextEncoder(SentenceTransformer):
         cache_dir: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> Self:
-        """Loads a model: the constructor, by the name that other models have for it.
+        """Loads a model, as the constructor does.
 
         Args:
-            path: As `model_name_or_path`.
-            dtype: As in the constructor, and so are all others.
-            device: As above.
+            path: `model_name_or_path` of the constructor.
+            dtype: As in the constructor.
+            device: As in the constructor.
             cache_dir: `cache_folder` of `SentenceTransformer`.
-            **options: As above, with those of `SentenceTransformer` (`revision`, `prompts` …).
+            **options: Other arguments of the constructor.
         """
         cache = None if cache_dir is None else os.fspath(cache_dir)
         return cls(path, dtype=dtype, device=device, cache_folder=cache, **options)
 
     @property
     def precision(self) -> str:
-        """The dtype that BERT computes in, with the kernels if it is prepared."""
+        """BERT's dtype, with the kernels if it is prepared."""
         bert: Any = self.transformers_model
         kernels = adapter.kernels_of(bert)
         return str(bert.dtype).removeprefix("torch.") if kernels is None else str(kernels)
@@ -215,8 +212,8 @@ class TextEncoder(SentenceTransformer):
 
         Args:
             *arguments: As of `SentenceTransformer.encode`.
-            token_budget: Maximum number of tokens per batch, in place of `batch_size`. It changes
-                the memory that is needed and no vector. `TOKEN_BUDGET` where neither is given.
+            token_budget: Maximum number of tokens per batch, in place of `batch_size`. It affects
+                memory only. The default is `TOKEN_BUDGET`, unless `batch_size` is given.
             **options: As of `SentenceTransformer.encode`. `precision` may also be "float16".
 
         Returns:
@@ -227,12 +224,12 @@ class TextEncoder(SentenceTransformer):
             options["batch_size"] = TokenBudget(token_budget)
         is_half = options.get("precision") == "float16"
         own = options | {"precision": "float32"} if is_half else options
-        found = super().encode(*arguments, **own)
-        if isinstance(found, np.ndarray | Tensor) and found.ndim == 1 and not len(found):
+        vectors = super().encode(*arguments, **own)
+        if isinstance(vectors, np.ndarray | Tensor) and vectors.ndim == 1 and not len(vectors):
             return self._in_form(self._no_vectors(options.get("truncate_dim")), options)
         if is_half:
-            found = _half(found)
-        return found
+            vectors = _half(vectors)
+        return vectors
 
     def encode_stream(
         self,
@@ -249,14 +246,14 @@ class TextEncoder(SentenceTransformer):
         """Encodes a stream of any length in constant memory.
 
         Args:
-            texts: Any iterable; it is read in the caller's thread, at most two chunks ahead.
-            batch_size: As in `encode`, and so are the others.
-            token_budget: As above.
-            normalize_embeddings: As above.
-            prompt_name: As above.
-            prompt: As above.
-            truncate_dim: As above.
-            batches: Yield the vectors of a batch, (n, D), in place of single ones.
+            texts: Any iterable, read in the caller's thread, at most two chunks ahead.
+            batch_size: This and the following are as in `encode`.
+            token_budget: As in `encode`.
+            normalize_embeddings: As in `encode`.
+            prompt_name: As in `encode`.
+            prompt: As in `encode`.
+            truncate_dim: As in `encode`.
+            batches: Yield the vectors of whole batches, (n, D).
 
         Returns:
             A generator of vectors (D,), in the order of the texts, on the model's device. Closing
@@ -264,10 +261,10 @@ class TextEncoder(SentenceTransformer):
 
         Raises:
             TypeError: `texts` is one text.
-            ValueError: There is no such prompt, or a size is below 1.
+            ValueError: The prompt is unknown, or a size is below 1.
         """
         if isinstance(texts, str):
-            raise TypeError("texts is one str; give an iterable of texts, or call encode")
+            raise TypeError("`texts` is one str. Give a list of texts, or call encode.")
         for name, value in (("batch_size", batch_size), ("token_budget", token_budget)):
             if value is not None:
                 STEPS.check(name, value)
@@ -294,7 +291,7 @@ class TextEncoder(SentenceTransformer):
                     else:
                         yield from encode(batch)
 
-        # A generator checks nothing before its first step, so everything was checked above.
+        # Checks are above, because a generator starts at its first step only.
         return vectors()
 
     async def encode_async(
@@ -310,22 +307,22 @@ class TextEncoder(SentenceTransformer):
         truncate_dim: int | None = None,
         return_tokens: bool = False,
     ) -> Any:
-        """Encodes one text or many without holding up the event loop.
+        """Encodes one text or many without blocking the event loop.
 
-        The texts of all waiting calls are joined into batches of up to `TOKEN_BUDGET` tokens, which
-        one thread tokenizes and computes, in the order of the calls. A call that is cancelled or
-        fails changes nothing for the others, and calls may come from several event loops.
+        One thread computes the texts of all waiting calls, in order, in batches of up to
+        `TOKEN_BUDGET` tokens. A cancelled or failed call does not affect the others. Calls may come
+        from several event loops.
 
         Args:
-            texts: As in `encode`, and so are all others.
-            prompt_name: As above.
-            prompt: As above.
-            precision: As above.
-            convert_to_numpy: As above.
-            convert_to_tensor: As above.
-            normalize_embeddings: As above.
-            truncate_dim: As above.
-            return_tokens: Return a pair: the vectors, and the number of tokens of the texts.
+            texts: As in `encode`.
+            prompt_name: As in `encode`.
+            prompt: As in `encode`.
+            precision: As in `encode`.
+            convert_to_numpy: As in `encode`.
+            convert_to_tensor: As in `encode`.
+            normalize_embeddings: As in `encode`.
+            truncate_dim: As in `encode`.
+            return_tokens: Return a pair of the vectors and the number of tokens.
 
         Returns:
             As `encode`; the same bits under `batch_invariant`.
@@ -339,38 +336,38 @@ class TextEncoder(SentenceTransformer):
         length = self._prompt_length(before)
 
         def finish(vectors: list[Tensor]) -> Any:
-            found = torch.stack(vectors) if vectors else self._no_vectors(None)
+            result = torch.stack(vectors) if vectors else self._no_vectors(None)
             dimension = truncate_dim if truncate_dim is not None else self.truncate_dim
             if dimension is not None:
-                found = truncate_embeddings(found, dimension)
+                result = truncate_embeddings(result, dimension)
             if normalize_embeddings:
-                found = nn.functional.normalize(found, dim=-1)
+                result = nn.functional.normalize(result, dim=-1)
             form = {
                 "precision": precision,
                 "convert_to_numpy": convert_to_numpy,
                 "convert_to_tensor": convert_to_tensor,
             }
-            return self._in_form(found, form)
+            return self._in_form(result, form)
 
         rows, tokens = finish([]), 0
         if given:
             prompted = [before + text for text in given]
             rows, tokens = await self._joined.run(prompted, length, finish)
-        found = rows[0] if isinstance(texts, str) else rows
-        return (found, tokens) if return_tokens else found
+        result = rows[0] if isinstance(texts, str) else rows
+        return (result, tokens) if return_tokens else result
 
     def _update_default_model_id(self, model_card: str) -> str:
-        """Puts the model's id into its card, which shows a `SentenceTransformer`."""
+        """Puts the model's id into its card."""
         placeholder = self._model_card_model_id_placeholder
         return model_card.replace(placeholder, self.model_card_data.model_id or placeholder)
 
     def _push_to_hub_usage_tip(self, repo_id: str) -> str:
-        """How to try what was pushed, which is a plain `SentenceTransformer`."""
+        """The usage tip after a push, with a plain `SentenceTransformer`."""
         tip: str = super()._push_to_hub_usage_tip(repo_id)
         return tip.replace(type(self).__name__, SentenceTransformer.__name__)
 
     def _rows(self, texts: list[str]) -> list[Row]:
-        """Texts with their tokens; with padding modules each in a batch of its own."""
+        """The tokens of texts; modules that need padding get batches of one text."""
         self.eval()  # in train mode features are padded
         features = packed_features(self, texts)
         if "cu_seq_lens_q" in features:
@@ -390,7 +387,7 @@ class TextEncoder(SentenceTransformer):
         return vectors
 
     def _prompt_length(self, prompt: str) -> int:
-        """Tokens of a prompt that the pooling leaves out."""
+        """Number of a prompt's tokens that the pooling excludes."""
         poolings = (module for module in self if isinstance(module, Pooling))
         if not prompt or all(pooling.include_prompt for pooling in poolings):
             return 0
@@ -403,19 +400,19 @@ class TextEncoder(SentenceTransformer):
             return torch.empty(0, self.get_embedding_dimension() or 0, device=self.device)
 
     def _in_form(self, vectors: Tensor, options: Mapping[str, Any]) -> Any:
-        """Vectors as the options of `encode` say."""
-        found: Any = vectors
+        """Vectors in the form of `encode`'s options."""
+        result: Any = vectors
         precision = options.get("precision", "float32")
         if precision == "float16":
-            found = vectors.half()
+            result = vectors.half()
         elif precision != "float32" and len(vectors):
-            found = torch.from_numpy(quantize_embeddings(vectors, precision))
+            result = torch.from_numpy(quantize_embeddings(vectors, precision))
         if options.get("convert_to_tensor"):
-            return found
-        return found.cpu().numpy() if options.get("convert_to_numpy", True) else list(found)
+            return result
+        return result.cpu().numpy() if options.get("convert_to_numpy", True) else list(result)
 
     def _pool_by(self, name: str) -> None:
-        """Replaces everything behind BERT."""
+        """Replaces all modules after BERT."""
         mode, has_first = POOLINGS[name]
         transformer: Any = self[0]
         del self[1:]
@@ -425,25 +422,20 @@ class TextEncoder(SentenceTransformer):
         self.append(Pooling(transformer.get_embedding_dimension(), mode))
 
     def _keep_bits(self) -> None:
-        """Makes every module behind BERT give a vector the same bits in any batch.
-
-        Raises:
-            InputError: A module cannot.
-        """
+        """Makes the modules after BERT batch-invariant; InputError if one does not support it."""
         if not packable(self):
             raise InputError(
-                "the model has modules that compute padded batches. Expected BERT, Pooling, "
-                "Dense, LayerNorm and Normalize for `batch_invariant`. Leave it out."
+                "`batch_invariant` supports BERT, Pooling, Dense, LayerNorm and Normalize, and "
+                "the model has other modules. Leave it out."
             )
         for module in self:
             if not isinstance(module, Dense):
                 continue
             if not isinstance(module.activation_function, STEADY):
                 raise InputError(
-                    "a Dense module has the activation "
-                    f"{type(module.activation_function).__name__}. Expected one of "
-                    f"{', '.join(kind.__name__ for kind in STEADY)} for `batch_invariant`. "
-                    "Leave it out."
+                    "`batch_invariant` supports Dense with "
+                    f"{', '.join(kind.__name__ for kind in STEADY)}, and the model has "
+                    f"{type(module.activation_function).__name__}. Leave it out."
                 )
             vars(module)["forward"] = functools.partial(_steady_dense, module)
 
@@ -458,13 +450,13 @@ class FirstLastAverage(nn.Module):
 
     def forward(self, features: Features) -> Features:
         """Replaces `token_embeddings`."""
-        layers = features["all_layer_embeddings"]  # the word embeddings first
+        layers = features["all_layer_embeddings"]  # the first are the word embeddings
         features["token_embeddings"] = (layers[1].float() + layers[-1].float()) / 2
         return features
 
 
 def _check_files(path: str, options: Mapping[str, Any]) -> None:
-    """Raises for what sentence-transformers would load as something else, or with many lines."""
+    """Raises early for damaged folders and for tokenizers with code."""
     names = {"revision": "revision", "token": "token", "cache_folder": "cache_dir"}
     place = {new: options[old] for old, new in names.items() if options.get(old) is not None}
     if options.get("local_files_only"):
@@ -477,27 +469,27 @@ def _check_files(path: str, options: Mapping[str, Any]) -> None:
 
 
 def _steady_dense(module: Any, features: Features) -> Features:
-    """In place of `Dense.forward`: the same bits for a vector in any number of vectors."""
+    """A batch-invariant `Dense.forward`."""
     make_steady(module)
     vectors = features[module.module_input_name]
-    found = module.activation_function(linear(module.linear, vectors))
+    output = module.activation_function(linear(module.linear, vectors))
     if module.use_residual:
         is_same = module.in_features == module.out_features
-        found = found + (vectors if is_same else linear(module.residual, vectors))
-    features[module.module_output_name] = found
+        output = output + (vectors if is_same else linear(module.residual, vectors))
+    features[module.module_output_name] = output
     return features
 
 
-def _half(found: Any) -> Any:
-    """float16 of what `encode` gives."""
-    if isinstance(found, np.ndarray):
-        return found.astype(np.float16)
-    return found.half() if isinstance(found, Tensor) else [vector.half() for vector in found]
+def _half(vectors: Any) -> Any:
+    """The result of `encode` in float16."""
+    if isinstance(vectors, np.ndarray):
+        return vectors.astype(np.float16)
+    return vectors.half() if isinstance(vectors, Tensor) else [vector.half() for vector in vectors]
 
 
 @contextlib.contextmanager
 def _own_bert() -> Iterator[None]:
-    """Makes `AutoModel` load whole BERTs of this package, in this block."""
+    """Makes `AutoModel` load this package's BERTs and check their weights."""
     with _loading, registered():
         table = AutoModel._model_mapping._extra_content
         before = table[BertConfig]
@@ -510,7 +502,7 @@ def _own_bert() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _explained(path: str | None) -> Iterator[None]:
-    """Makes one line of what damaged files raise in sentence-transformers."""
+    """Turns errors of sentence-transformers about damaged files into `InputError`."""
     try:
         yield
     except (InputError, ImportError):
@@ -518,13 +510,12 @@ def _explained(path: str | None) -> Iterator[None]:
     except Exception as error:
         if "trust_remote_code" in str(error):
             raise UnusableTokenizer(
-                f"{path} has code of its own, which is not run",
-                "a model whose classes transformers has",
-                "pass trust_remote_code=True to TextEncoder if you trust that code",
+                f"{path} has code of its own, which is not run. If you trust it, pass "
+                "trust_remote_code=True to TextEncoder."
             ) from error
         if isinstance(error, ValueError | OSError):
             raise
         raise InputError(
             f"{path} could not be loaded ({type(error).__name__}: {one_line(error)[:200]}). "
-            "Expected a sentence-transformers model, or a BERT. Restore its files."
+            "Restore its files."
         ) from error

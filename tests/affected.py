@@ -45,7 +45,7 @@ def affected_by(changed: set[Path]) -> list[Path]:
 
 
 def changed_files() -> set[Path]:
-    """What differs from main, committed or not."""
+    """Files that differ from main, committed or not."""
     since = subprocess.check_output(["git", "merge-base", "HEAD", "main"], text=True).strip()
     commands = (["diff", "--name-only", since], ["ls-files", "--others", "--exclude-standard"])
     lines = [subprocess.check_output(["git", *words], text=True, cwd=ROOT) for words in commands]

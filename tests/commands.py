@@ -23,7 +23,7 @@ print(json.dumps([results, sys.stdin.read().splitlines()]))
 
 
 class Result(NamedTuple):
-    """What a command left behind."""
+    """The result of a command."""
 
     status: int
     out: str
@@ -46,7 +46,7 @@ def run_commands(
         lines: Standard input of all of them.
 
     Returns:
-        What each left behind, and the lines that none of them read.
+        The result of each, and the lines that none of them read.
     """
     told = json.dumps([[str(word) for word in command] for command in commands])
     done = subprocess.run(

@@ -10,7 +10,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[1]
-#: What is quicker is not written; the options take it for 0.1 s.
+#: Shorter tests are not written and count as 0.1 s.
 LEAST = 0.5
 
 

@@ -32,7 +32,7 @@ class Refused(Exception):
 
 @dataclass
 class Repository:
-    """What the server holds of a repository."""
+    """The server's content of a repository."""
 
     private: bool = False
     #: Whether everybody sees its list of files and nobody gets one.
@@ -106,7 +106,7 @@ class HubServer(ThreadingHTTPServer):
 
         Args:
             name: OWNER/NAME; the repository may exist.
-            folder: What it then holds.
+            folder: Its new content.
             branch: Where to.
         """
         paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
@@ -171,7 +171,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def tree(self, name: str, revision: str, folder: str) -> Any:
         _, files = self.server.repository(name).at(revision)
-        if folder:  # nobody asks for one that there is
+        if folder:  # existing ones are not asked for
             raise Refused(404, "EntryNotFound")
         return [
             {"type": "file", "path": path, "size": len(content), "oid": "0"}

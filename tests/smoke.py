@@ -1,4 +1,4 @@
-"""What an installed wheel can do with nothing but its own dependencies; run by `make smoke`.
+"""A smoke test of an installed wheel with its own dependencies only; run by `make smoke`.
 
 A script, not a test file: the environment that it runs in has no pytest.
 """

@@ -47,7 +47,7 @@ def registries() -> dict[str, dict]:
     return {name: dict(registry) for name, registry in found.items()}
 
 
-# What is registered
+# Registration
 
 
 @pytest.mark.parametrize("auto_name", sorted(MODEL_CLASSES))

@@ -9,14 +9,13 @@ from hf_bert_impl.errors import InputError, MissingFile, check_choice
 
 
 @pytest.mark.parametrize("kind", [InputError, MissingFile])
-def test_it_says_three_things_in_one_line_also_after_it_left_a_worker_process(kind):
-    error = kind("`head` is 'x'", "one of a, b", "choose one")
+def test_errors_survive_pickling(kind):
+    error = kind("`head` is 'x'. Choose a or b.")
     for same in (error, copy.copy(error), pickle.loads(pickle.dumps(error))):
-        assert type(same) is kind and isinstance(same, ValueError)
-        assert str(same) == "`head` is 'x'; expected one of a, b; choose one"
+        assert type(same) is kind and str(same) == "`head` is 'x'. Choose a or b."
 
 
 def test_a_choice_is_checked():
     check_choice("layout", "lines", ("lines", "files"))
-    with pytest.raises(InputError, match="layout is 3; expected one of lines, files; choose one"):
+    with pytest.raises(InputError, match=r"layout is 3. Choose one of lines, files"):
         check_choice("layout", 3, ("lines", "files"))

@@ -11,7 +11,7 @@ pytest.importorskip("matplotlib", reason="pip install -e '.[train]'")
 
 
 def test_pictures_that_cannot_be(tmp_path, monkeypatch):
-    for name, words in (("a.gif", "a.gif; expected a name"), ("none/a.png", "there is no folder")):
+    for name, words in (("a.gif", "a.gif. End its name"), ("none/a.png", "There is no folder")):
         with pytest.raises(InputError, match=words):
             figures.check_picture(tmp_path / name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -1,4 +1,4 @@
-"""Code that comes with a checkpoint is not run, and nobody is asked on standard input."""
+"""Code that comes with a checkpoint is not run, and no prompt is shown."""
 
 import ast
 import json
@@ -76,7 +76,7 @@ OWN = {"AutoConfig": "own.Config", "AutoTokenizer": ["own.Words", None]} | dict.
 
 
 def edit(file, **values):
-    """Sets fields of a JSON file, or removes those that are None."""
+    """Sets fields of a JSON file, or removes them if None."""
     fields = json.loads(file.read_text()) | values
     file.write_text(
         json.dumps({name: value for name, value in fields.items() if value is not None})

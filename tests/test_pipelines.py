@@ -47,7 +47,7 @@ def both(tmp_path):
 
 @pytest.fixture
 def compared(both):
-    """The answers of this package's class, which are those of transformers' own."""
+    """The answers of this package's class, which equal transformers' own."""
 
     def run(*arguments, **fields):
         ours, stock = both(*arguments, **fields)

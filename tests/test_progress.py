@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hf_bert_impl.progress import progress_bar, text_progress
+from hf_bert_impl.progress import text_progress
 
 #: The bar is drawn at most every 0.1 s.
 SECONDS = 0.2
@@ -30,12 +30,3 @@ def test_a_bar_is_shown_on_a_terminal(stream, show, is_shown, monkeypatch):
     assert bool(shown) == is_shown
     assert not is_shown or ("100%" in shown and "8 texts, " in shown and "tokens)" in shown)
     assert not is_shown or shown.endswith("\r")
-
-
-def test_the_total_may_change(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    with progress_bar(True) as update:
-        update(1, "reading", 4)
-        time.sleep(SECONDS)
-        update(4, "writing", 4)
-    assert "100%" in sys.stderr.getvalue() and "writing" in sys.stderr.getvalue()

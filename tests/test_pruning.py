@@ -49,7 +49,7 @@ def test_the_least_important_go(save_tiny, prune, tmp_path):
     masked = logits(folder, head_mask=mask)
     assert torch.allclose(logits(output), masked, atol=1e-5)
     assert not torch.allclose(logits(folder), masked, atol=1e-3)
-    # What was pruned can be pruned further.
+    # A pruned model can be pruned further.
     assert prune(output, share=0.4, output=tmp_path / "again").report["heads"] == 6
     config = hf_bert_impl.BertConfig.from_pretrained(tmp_path / "again")
     assert sum(map(len, config.pruned_heads.values())) == 6  # 4 and 40 % of 6

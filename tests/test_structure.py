@@ -1,6 +1,6 @@
 """Imports point one way: down the floors of the package, and never in a circle.
 
-An import counts wherever it stands: inside a function and for the type checker too.
+Imports inside functions and for the type checker count too.
 """
 
 import ast
@@ -44,7 +44,7 @@ FILES = files()
 
 
 def imported_names(text: str, module: str) -> Iterator[str]:
-    """What a file imports, or takes from the package as an attribute, by its full name."""
+    """Names that a file imports, or takes from the package as an attribute, by its full name."""
     parents = [PACKAGE, *module.split(".")[:-1]]
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
@@ -92,7 +92,7 @@ def folder(module: str) -> str:
 
 
 def floor(module: str) -> int:
-    """Its number, from 0 for the ground; an error where nobody said which."""
+    """Its number, from 0 for the ground; an error if it has none."""
     found = [number for number, names in enumerate(FLOORS) if folder(module) in names]
     assert found or "." not in module, f"{folder(module)}/ has no floor: give it one in FLOORS"
     return found[0] if found else 0

@@ -1,4 +1,4 @@
-"""One maker of tables: nothing is cut off, and nothing is taken for markup."""
+"""Tables are not truncated, and their texts are not markup."""
 
 import io
 

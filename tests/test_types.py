@@ -1,4 +1,4 @@
-"""What mypy knows of programs that use the package as installed."""
+"""mypy on programs that use the installed package."""
 
 import os
 import re

@@ -166,4 +166,4 @@ def check_peer(name: str, dtype: str, device: str) -> None:
     for package in peer.packages:
         if importlib.util.find_spec(package) is None:
             shown = package.replace("_", "-")
-            raise Unavailable(f"{shown} is not installed; {install_remedy('bench')}")
+            raise Unavailable(f"{shown} is not installed. {install_remedy('bench')}")

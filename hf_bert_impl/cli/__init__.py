@@ -40,7 +40,7 @@ from hf_bert_impl.freed_memory import keep_freed_memory
 
 app = typer.Typer(
     name="hf-bert",
-    help="BERT for Hugging Face transformers: check it, try it, use it.",
+    help="Use, train, check, convert and publish BERT models.",
     epilog="Example: hf-bert verify google-bert/bert-base-cased",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -84,18 +84,16 @@ for heading, commands in COMMANDS.items():
             app.command(name, rich_help_panel=heading)(command)
 
 
-def _print_version(wanted: bool) -> None:
-    if not wanted:
+def _print_version(value: bool) -> None:
+    if not value:
         return
-    from importlib.metadata import PackageNotFoundError, version
+    from importlib.metadata import version
 
-    lines = []
-    for package in ("hf_bert_impl", "transformers", "torch"):
-        try:
-            lines.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            lines.append(f"{package} (not installed)")
-    typer.echo("\n".join(lines))
+    from hf_bert_impl import __version__
+
+    typer.echo(f"hf_bert_impl {__version__}")
+    for package in ("transformers", "torch"):
+        typer.echo(f"{package} {version(package)}")
     raise typer.Exit
 
 
@@ -111,7 +109,7 @@ def options(
         ),
     ] = False,
 ) -> None:
-    """BERT for Hugging Face transformers: check it, try it, use it."""
+    """Use, train, check, convert and publish BERT models."""
     if debug:
         errors.set_debug(True)
 
@@ -120,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the entry point of the console script `hf-bert`.
 
     Args:
-        argv: The arguments; None takes those of the process.
+        argv: The arguments; None for the process's own.
 
     Returns:
         The exit status: 0 for success, 1 where a check failed (or for a bug), 2 for bad input,
@@ -143,11 +141,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _seldom_collect_all() -> None:
-    """Lets Python's garbage collector look at all objects a tenth as often, and not at the end.
+    """Makes full garbage collections ten times rarer, and skips the one at exit.
 
-    Importing torch and transformers makes half a million objects that stay. To look at each of them
-    again and again was a quarter of the time of a short command. Young garbage, such as that of a
-    training step, is collected as often as before.
+    Imports of torch and transformers create half a million permanent objects. Scanning them took a
+    quarter of a short command's time. Young garbage is collected as often as before.
     """
     youngest, middle, oldest = gc.get_threshold()
     gc.set_threshold(youngest, middle, max(oldest, 100))
@@ -156,7 +153,7 @@ def _seldom_collect_all() -> None:
 
 @functools.cache
 def _command() -> Any:
-    """The commands with all their options, which take 40 ms to make."""
+    """The commands with all their options; building them takes 40 ms."""
     return typer.main.get_command(app)
 
 
@@ -167,7 +164,7 @@ def _run(arguments: list[str]) -> int:
         sys.stdout.flush()
         _leave_group()
     except BrokenPipeError:
-        # The reader (`| head`) has gone: nothing is wrong, and nothing more can be written.
+        # The reader (`| head`) has gone, which is no error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except typer.Exit as stop:
@@ -182,10 +179,10 @@ def _run(arguments: list[str]) -> int:
 
 
 def _leave_group() -> None:
-    """Leave the group of a distributed run, if this was one.
+    """Leaves the group of a distributed run.
 
-    A process that exits while its group's threads still run is aborted now and then, and its
-    launcher takes that for a failure of the run.
+    A process that exits while its group's threads run is sometimes aborted, which its launcher
+    reports as a failure.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():

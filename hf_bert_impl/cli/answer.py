@@ -1,11 +1,10 @@
-"""`hf-bert answer`: answers out of a text, to one question or to a file of them."""
+"""`hf-bert answer`: extracts answers to questions from a text."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Annotated, Any
@@ -33,13 +32,13 @@ from hf_bert_impl.files.text import check_text_file, decode, read_text
 from hf_bert_impl.inference.answer_options import AnswerOptions
 from hf_bert_impl.tables import console, print_table
 
-#: Characters of the context that are shown on either side of an answer.
+#: Characters of context printed on either side of an answer.
 AROUND = 24
 
 
 @dataclasses.dataclass(frozen=True)
 class Options(JobOptions, AnswerOptions):
-    """What `hf-bert answer` can be asked for."""
+    """Options of `hf-bert answer`."""
 
 
 @from_dataclass(Options, PANELS)
@@ -51,54 +50,54 @@ def answer(
         str | None,
         typer.Argument(
             metavar="[FILE]",
-            help="A .jsonl, .json, .csv, .tsv or .parquet with question, context and, if you "
-            "like, id; - reads standard input. In parts also a folder of such files.",
+            help="A .jsonl, .json, .csv, .tsv or .parquet with question, context and an "
+            "optional id. - is standard input. In parts also a folder of such files.",
         ),
     ] = None,
-    question: Annotated[
-        list[str] | None, typer.Option(help="A question; give several by repeating the option.")
-    ] = None,
+    question: Annotated[list[str] | None, typer.Option(help="A question; may be repeated.")] = None,
     context: Annotated[str | None, typer.Option(help="The text with the answer.")] = None,
     context_file: Annotated[
-        str | None, typer.Option(help="A file with that text; - reads standard input.")
+        str | None, typer.Option(help="A file with that text; - for standard input.")
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
             "-o",
-            help="Where to write the answers; in parts (--engine ray, --shard) a folder.",
+            help="The file to write; with --engine ray or --shard a folder.",
             show_default="standard output",
         ),
     ] = None,
     dtype: Dtype = None,
     batch_invariant: BatchInvariant = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object a question, and no table.")
+        bool, typer.Option("--json", help="Print one JSON object per question.")
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Find the answers to questions in a text, and where they stand in it.
+    """Extract answers to questions from a text, with their positions.
 
-    With FILE the answers are JSON lines, with the id of the line where it has one. The context
-    stands in the line, or is given for all of them.
+    With FILE the answers are JSON lines, with the ids of the input lines. Each line has its
+    context, unless --context or --context-file gives one for all lines.
 
     With --engine ray or --shard, OUTPUT is a folder of part-*.parquet with the columns id, answer,
-    score, start and end, as of hf-bert embed.
+    score, start and end.
 
     Example: hf-bert answer MODEL --question "Who naps?" --context "Anna's cat naps."
     """
     if file == context_file == "-":
-        raise InputError("FILE and --context-file are both -. Expected one of them. Name a file.")
+        raise InputError("FILE and --context-file are both -. Save one of them to a file.")
     from hf_bert_impl.inference.question_file import check_record, read_questions
 
     where = JobOptions(**{name: fields.pop(name) for name in field_names(JobOptions)})
     if where.works_in_parts(file, output):
-        refuse_unused(command, "in work in parts", "question", "context", "context_file", "top_k")
+        refuse_unused(
+            command, "when working in parts", "question", "context", "context_file", "top_k"
+        )
         if file is None or output is None:
             raise InputError(
-                "work in parts is asked for without FILE and --output. Expected a file with the "
-                "columns question and context, and a folder --output. Give these."
+                "Work in parts needs FILE and --output. Example: hf-bert answer MODEL "
+                "questions.jsonl --output answers --shard 0/4"
             )
         from hf_bert_impl.distributed import Answer
 
@@ -124,7 +123,9 @@ def answer(
         for item in questions:
             check_record(item, "the command")
     elif file != "-":
-        total = sum(1 for _ in read_questions(file, shared))  # every line is read before any work
+        total = sum(
+            1 for _ in read_questions(file, shared)
+        )  # checks every line before the model is loaded
     with quiet_libraries():
         from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
         from hf_bert_impl.inference.question_file import answer_records
@@ -137,7 +138,7 @@ def answer(
 
         records = iter(questions) if file is None else read_questions(file, shared)
         progress = text_progress(file is not None and not quiet, total)
-        with notes(), writer(output) as stream, progress as advance:
+        with writer(output) as stream, progress as advance:
             for record, answers in answer_records(pipeline, records):
                 if file is not None or as_json or output is not None:
                     asked = {key: record[key] for key in ("id", "question") if key in record}
@@ -149,19 +150,17 @@ def answer(
 
 
 def read_context(context: str | None, context_file: str | None) -> str | None:
-    """The context that was given for all questions, or None.
+    """The context for all questions, or None.
 
     Raises:
-        InputError: It is given twice, is empty, or cannot be read.
+        InputError: It is given twice, is empty, or is not UTF-8.
     """
     if context_file is None:
         if context is not None and not context.strip():
-            raise InputError("--context is empty. Expected a text. Give one.")
+            raise InputError("--context is empty. Give the text that has the answer.")
         return context
     if context is not None:
-        raise InputError(
-            "--context and --context-file are given. Expected one of them. Leave one out."
-        )
+        raise InputError("--context and --context-file exclude each other. Leave one out.")
     if context_file == "-":
         text = decode(sys.stdin.buffer.read(), "standard input")
     else:
@@ -169,7 +168,7 @@ def read_context(context: str | None, context_file: str | None) -> str | None:
         check_text_file(path, "a text as --context-file")
         text = read_text(path)
     if not text.strip():
-        raise InputError(f"{context_file} is empty. Expected a text. Give another --context-file.")
+        raise InputError(f"{context_file} is empty. Give another --context-file.")
     return text
 
 
@@ -187,31 +186,19 @@ def check_arguments(
         InputError: Nothing is asked, or in two ways, or the output cannot be written.
     """
     if bool(file) == bool(question):
-        given = "FILE and --question are" if file else "neither FILE nor --question is"
-        raise InputError(f"{given} given. Expected one of them. See --help.")
+        raise InputError("Give either FILE or --question.")
     if question and context is None:
-        raise InputError("no context is given. Expected a text to look in. Add --context TEXT.")
+        raise InputError(
+            "A question needs a text with its answer. Add --context TEXT or --context-file FILE."
+        )
     if output is not None:
         sources = [name for name in (file, context_file) if name is not None]
         check_output_file("--output", output, overwrite, sources=sources)
 
 
 @contextlib.contextmanager
-def notes() -> Iterator[None]:
-    """Say on standard error, once, that questions are cut."""
-    from hf_bert_impl.data.windows import QuestionCut
-
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", QuestionCut)
-        yield
-    cut = [item for item in caught if issubclass(item.category, QuestionCut)]
-    if cut:
-        typer.echo(f"note: {cut[0].message} (--max-question-len)", err=True)
-
-
-@contextlib.contextmanager
 def writer(output: Path | None) -> Iterator[IO[str]]:
-    """Standard output, or a file that appears under its name once it is complete."""
+    """Standard output, or a file that appears when it is complete."""
     if output is None:
         yield sys.stdout
         return
@@ -223,12 +210,12 @@ def writer(output: Path | None) -> Iterator[IO[str]]:
 
 
 def print_answers(question: str, context: str, answers: list[dict[str, Any]]) -> None:
-    """Print the answers to a question, best first, each within its context."""
+    """Prints the answers to a question in their context, best first."""
     rows = []
     for rank, item in enumerate(answers, start=1):
         start, end = item["start"], item["end"]
         left, right = max(start - AROUND, 0), min(end + AROUND, len(context))
-        found: tuple[str | Text, ...] = (
+        cells: tuple[str | Text, ...] = (
             Text(flat(item["answer"]), "bold"),
             f"{item['score']:.4f}",
             f"{start}–{end}",
@@ -239,8 +226,8 @@ def print_answers(question: str, context: str, answers: list[dict[str, Any]]) ->
             ),
         )
         if start == end:
-            found = (Text("no answer", "dim"), found[1], "", "")
-        rows.append((Text(str(rank), "dim"), *found))
+            cells = (Text("no answer", "dim"), cells[1], "", "")
+        rows.append((Text(str(rank), "dim"), *cells))
     columns = ("", "answer", "score", "characters", "in the text")
     print_table(console(), flat(question), columns, rows, words=(1, 4))
 

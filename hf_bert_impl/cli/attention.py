@@ -29,7 +29,9 @@ def attention(
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", help="What to write: page.html, or a picture in .png, .svg or .pdf."
+            "--output",
+            "-o",
+            help="The file to write: .html for a page; .png, .svg or .pdf for a picture.",
         ),
     ],
     layers: Annotated[
@@ -40,15 +42,14 @@ def attention(
     ] = None,
     heads: Annotated[
         str | None,
-        typer.Option(metavar="NUMBERS", help="Heads from 0, likewise.", show_default="all"),
+        typer.Option(metavar="NUMBERS", help="Heads from 0, in the same form.", show_default="all"),
     ] = None,
     overwrite: Overwrite = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no summary.")] = False,
 ) -> None:
-    """Show how much each token of a text takes from each, in every layer and head.
+    """Show the attention weights between the tokens of a text, by layer and head.
 
-    The page is one file that works without a network: lines between tokens, all heads of a layer
-    or of the model, by mouse or keyboard. The picture has a heat map for each head.
+    The page is one interactive file that works offline. The picture has one heat map per head.
 
     Example: hf-bert attention google-bert/bert-base-cased "The cat sat." "It was tired."
     --output page.html --layers 0,3 --heads 1-4
@@ -77,21 +78,19 @@ def attention(
 
 
 def parse_numbers(option: str, text: str) -> list[int]:
-    """Numbers and ranges with commas between them: "0,3-5" is 0, 3, 4 and 5.
+    """Parses comma-separated numbers and ranges: "0,3-5" is 0, 3, 4 and 5.
 
     Args:
         option: The option's name, for the message.
         text: As the user wrote it.
 
     Raises:
-        InputError: It is written otherwise.
+        InputError: The text has another form.
     """
     numbers: list[int] = []
     for part in text.split(","):
         match = NUMBERS.fullmatch(part)
         if match is None or int(match[2] or match[1]) < int(match[1]):
-            raise InputError(
-                f"{option} is {text!r}. Expected numbers such as 0,3 or 1-4. Write it so."
-            )
+            raise InputError(f"{option} is {text!r}. Give numbers and ranges, such as 0,3 or 1-4.")
         numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
     return numbers

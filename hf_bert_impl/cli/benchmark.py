@@ -1,4 +1,4 @@
-"""`hf-bert benchmark`: this BERT's speed beside transformers' and other runtimes'."""
+"""`hf-bert benchmark`: speed compared with transformers and other runtimes."""
 
 from __future__ import annotations
 
@@ -27,37 +27,31 @@ def benchmark(
     fields: dict[str, Any],
     model: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[MODEL]", help="A folder or a hub id; random weights where none is named."
-        ),
+        typer.Argument(metavar="[MODEL]", help="A folder or a hub id; without it, random weights."),
     ] = None,
     random: Annotated[
         str | None,
         typer.Option(help=f"Random weights of a size: {', '.join(RANDOM)}.", show_default="base"),
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="cpu or cuda.", show_default="cuda where there is one")
+        str | None, typer.Option(help="cpu or cuda.", show_default="cuda if available")
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Write the results as JSON.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw them: a png, svg or pdf.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the results: .png, .svg or .pdf.")] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the files of --output and --plot.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the speed of this BERT beside transformers' own and other runtimes.
+    """Compare the speed of this BERT with transformers and other runtimes.
 
-    Ours and each peer run in turns, on the same batches, weights and threads, each in a process of
-    its own that is stopped while it is not its turn. A peer that cannot run is named with the
-    reason. Figures need a machine that does nothing else.
+    All take turns on the same batches, weights and threads, each in its own process. The report
+    names peers that cannot run, with the reason. Run it on an idle machine.
 
     Example: hf-bert benchmark --random base --cases short,sentence --output results.json
     """
     if model is not None and random is not None:
-        raise InputError(
-            f"both a model ({model}) and --random {random} are given. Expected one of them. Drop "
-            "one."
-        )
+        raise InputError("MODEL and --random exclude each other. Leave one out.")
     settings = Settings(**fields)
     random = random or ("minilm" if settings.quick else "base")
     check_choice("--random", random, RANDOM)
@@ -71,7 +65,7 @@ def benchmark(
     with quiet_libraries():
         path = None if model is None else checkpoints.open_checkpoint(model).path
         source = Source(path, random, _device(device))
-        # Redrawn only when told: a thread that turns a spinner would be measured too.
+        # No refreshing thread: it would take time from the measured one.
         with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as line:
             results = Benchmark(
                 source, settings, lambda text: line.update(text, refresh=True)

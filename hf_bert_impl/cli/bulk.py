@@ -1,4 +1,4 @@
-"""Options and output of commands that work in parts: on Ray, by shards, or on folders of files."""
+"""Options and output of commands that work in parts."""
 
 from __future__ import annotations
 
@@ -22,29 +22,28 @@ PANELS = {"part_size": "Work in parts"}
 
 @dataclasses.dataclass(frozen=True)
 class JobOptions:
-    """How a job is done in parts."""
+    """How a job is split into parts."""
 
     id_column: str | None = None
-    """Column of the ids: texts or whole numbers, each once; None for row numbers from 0."""
+    """Column of unique ids, texts or integers; None for row numbers from 0."""
     overwrite: bool = False
-    """Replace OUTPUT if it exists."""
+    """Replace the output if it exists."""
     part_size: int | None = None
-    """Rows per part: an interruption loses one part at most; None for 10000, or 2000 for a file."""
+    """Rows per part, the most that an interruption loses; None for 10000, or 2000 for a file."""
     engine: str = dataclasses.field(default="local", metadata={"choices": ("local", "ray")})
-    """local, or ray: workers of Ray make the parts."""
+    """local, or ray to compute the parts on Ray workers."""
     workers: int = dataclasses.field(default=1, metadata={"min": 1})
     """Number of Ray workers."""
     address: str | None = None
-    """A running Ray cluster: 10.0.0.1:6379, or auto; None for Ray on this machine."""
+    """Address of a Ray cluster, such as 10.0.0.1:6379, or auto; None for this machine."""
     shard: str | None = dataclasses.field(default=None, metadata={"metavar": "I/N"})
-    """Make the I-th of N shares, from 0, of inputs or of parts: N processes share a folder OUTPUT,
-    without Ray."""
+    """Compute share I of N, from 0: N processes share one output folder, without Ray."""
     resume: bool = False
-    """Also check a finished folder OUTPUT, and make its damaged parts again. An interrupted run is
-    always resumed."""
+    """Also check the parts of a finished output and repair damaged ones. Interrupted runs always
+    resume."""
 
     def works_in_parts(self, source: str | None, output: Path | None) -> bool:
-        """Whether an option asks for it, or a folder of files is given and another folder named."""
+        """Whether an option needs parts, or source and output are both folders."""
         from hf_bert_impl.distributed.inputs import is_folder_of_files
 
         is_asked = self.engine != "local" or self.shard is not None or self.resume
@@ -69,15 +68,15 @@ def run_in_parts(
     """Run a job in parts, and print its summary.
 
     Args:
-        task: What is computed.
+        task: The computation.
         source: FILE, or a folder of files.
-        output: The folder of the parts, or the file that is made of them.
-        columns: Of the texts.
+        output: The folder of the parts, or the file they are joined into.
+        columns: The columns of the texts.
         options: The arguments of `task`.
-        where: In what parts, and on what engine.
-        precision: What vectors are stored as.
+        where: The parts and the engine.
+        precision: The storage type of vectors.
         as_json: Print the summary as JSON.
-        quiet: Show no progress, and no summary in words.
+        quiet: Show neither progress nor summary.
         is_file: Join the parts into one file.
     """
     with quiet_libraries():
@@ -113,26 +112,26 @@ def run_in_parts(
             )
         except KeyboardInterrupt:
             if job.has_entries() and not quiet:
-                typer.echo("stopped; the same command resumes", err=True)
+                typer.echo("interrupted; run the same command again to resume", err=True)
             raise
     if as_json:
         typer.echo(to_json(report))
     elif not quiet:
         computed = f"; {report['precision']}" if report["precision"] else ""
-        rest = "" if report["complete"] else "; the other shards have parts to make"
+        rest = "" if report["complete"] else "; other shards are unfinished"
         typer.echo(
             f"{output}: {report['rows']:,} rows in {report['parts_made']} of {report['parts']} "
-            f"parts, {report['rejected']:,} set apart; {report['texts_per_second']:,.0f} texts and "
-            f"{report['tokens_per_second']:,.0f} tokens a second{computed}{rest}"
+            f"parts, {report['rejected']:,} rejected; {report['texts_per_second']:,.0f} texts and "
+            f"{report['tokens_per_second']:,.0f} tokens per second{computed}{rest}"
         )
 
 
 def check_beside(folder: Path, output: Path) -> None:
-    """Raises InputError if an output in the folder of texts would be read as texts to resume."""
+    """Raises InputError if the output is in the folder of texts: a resumed run would read it."""
     if folder.resolve() in output.resolve().parents:
         raise InputError(
-            f"--output {output} is in {folder}. Expected a place outside the folder of texts, "
-            "whose files are all read. Choose another --output."
+            f"--output {output} is in {folder}, whose files are all read as texts. Choose a "
+            "place outside it."
         )
 
 
@@ -142,5 +141,5 @@ def parse_shard(text: str | None) -> tuple[int, int] | None:
         return None
     index, _, count = text.partition("/")
     if not (index.isascii() and index.isdecimal() and count.isascii() and count.isdecimal()):
-        raise InputError(f"`shard` is {text!r}. Expected I/N, such as 0/4. Write it so.")
+        raise InputError(f"`shard` is {text!r}. Give I/N, such as 0/4.")
     return int(index), int(count)

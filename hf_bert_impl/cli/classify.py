@@ -1,46 +1,42 @@
-"""`hf-bert classify`: files of texts to their labels, in parts."""
+"""`hf-bert classify`: labels of texts, in parts."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from hf_bert_impl.cli.bulk import PANELS, JobOptions, run_in_parts
-from hf_bert_impl.cli.options import AsJson, BatchTokens, Dtype, Silent, from_dataclass
+from hf_bert_impl.cli.options import (
+    AsJson,
+    BatchTokens,
+    Column,
+    Dtype,
+    OutputFolder,
+    Silent,
+    TextFile,
+    from_dataclass,
+)
 
 
 @from_dataclass(JobOptions, PANELS)
 def classify(
     fields: dict[str, Any],
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            help="One text a line; or .csv, .tsv, .jsonl, .json, .parquet, a folder that datasets "
-            "saved, or a folder of such files.",
-        ),
-    ],
+    file: TextFile,
     model: Annotated[
         str, typer.Option("--model", "-m", help="A sequence classifier: a folder or a hub id.")
     ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The folder of Parquet files to write.")
-    ],
+    output: OutputFolder,
     dtype: Dtype = None,
     batch_tokens: BatchTokens = None,
-    column: Annotated[
-        str | None,
-        typer.Option(help="The texts.", show_default="the only column; text, for .jsonl"),
-    ] = None,
+    column: Column = None,
     as_json: AsJson = False,
     quiet: Silent = False,
 ) -> None:
-    """Find the most probable label of each text, with its probability.
+    """Predict the most probable label of each text, with its probability.
 
-    OUTPUT is a folder of part-*.parquet with the columns id, label and score, and a manifest. Rows
-    that cannot be used, or repeat an id, go to its rejects.jsonl.
+    DIR gets part-*.parquet with the columns id, label and score, and a manifest. Rows
+    that are invalid or repeat an id go to its rejects.jsonl.
 
     Example: hf-bert classify reviews.csv --column text --model my-classifier --output labels
     """

@@ -27,14 +27,13 @@ def convert(
     fields: dict[str, Any],
     context: typer.Context,
     src: Annotated[Path, typer.Argument(metavar="SRC", help=_SOURCE)],
-    dst: Annotated[Path, typer.Argument(metavar="DST", help="The folder to make.")],
+    dst: Annotated[Path, typer.Argument(metavar="DST", help="The folder to write.")],
     as_json: AsJson = False,
 ) -> None:
-    """Convert any BERT checkpoint to a verified folder: weights, config, tokenizer, report.
+    """Convert any BERT checkpoint to a folder for transformers, and verify it.
 
-    Reads TensorFlow checkpoints, Keras .h5, Flax .msgpack, PyTorch (all its containers, whole
-    pickled modules too) and safetensors, without the software that wrote them, and never runs code
-    that a checkpoint carries. DST appears when all went well.
+    Reads TensorFlow checkpoints, Keras .h5, Flax .msgpack, PyTorch files and pickled modules, and
+    safetensors. It never runs code from a checkpoint. DST appears when the conversion succeeds.
 
     Example: hf-bert convert uncased_L-12_H-768_A-12.zip bert-base-uncased
 
@@ -59,7 +58,7 @@ def inspect(
     src: Annotated[Path, typer.Argument(metavar="SRC", help=_SOURCE)],
     as_json: AsJson = False,
 ) -> None:
-    """List the tensors of a checkpoint, and what each would become.
+    """List the tensors of a checkpoint and their names after conversion.
 
     Example: hf-bert inspect bert_model.ckpt
     """
@@ -92,4 +91,4 @@ def _print_tensors(listing: dict[str, Any]) -> None:
     count = f"{len(listing['tensors'])} tensors, {listing['numbers']:,} numbers"
     out.print(Text(f"{count}; {listing['class'] or 'no class'}"))
     if listing["problem"]:
-        out.print(Text(f"cannot be converted as it is: {listing['problem']}", style="yellow"))
+        out.print(Text(f"cannot be converted: {listing['problem']}", style="yellow"))

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
+from hf_bert_impl.cli.reports import show_speed
 from hf_bert_impl.tables import console, print_table
 
 SENTENCES = (
@@ -22,17 +23,13 @@ SENTENCES = (
 )
 #: Columns of a heading.
 HEADING = 80
-SPEED_ROWS = 32
-# Mean and spread of the logarithm of sentence lengths: most are short, a few long, as in real text.
-LENGTHS_LOG_MEAN, LENGTHS_LOG_SPREAD = 3.3, 0.7
-SPEED_ROUNDS = 7
 
 
 def demo() -> None:
-    """Show what this package does, on real weights and without a network.
+    """Show on real weights, offline, what this package does.
 
-    Loads all-MiniLM-L6-v2 by AutoModel, proves that it equals transformers' own BERT, compares a
-    few sentences, and measures the speed beside transformers on one padded batch.
+    Loads all-MiniLM-L6-v2, compares its outputs with transformers' BERT, compares a few sentences
+    by meaning, and measures the speed-up over transformers.
 
     Example: hf-bert demo
     """
@@ -49,8 +46,7 @@ def _demo() -> None:
     from transformers import AutoModel
 
     import hf_bert_impl
-    from hf_bert_impl.measuring.batches import Case, log_normal_lengths, make_batch
-    from hf_bert_impl.measuring.beside import time_case
+    from hf_bert_impl.measuring.beside import time_beside
     from hf_bert_impl.parity import reference_model
     from hf_bert_impl.parity.verification import verify_checkpoint
     from hf_bert_impl.text_encoder import TextEncoder
@@ -62,7 +58,7 @@ def _demo() -> None:
     out.print(Rule("1. The same numbers as transformers"), width=HEADING)
     report.render(out, cases=False)
 
-    # The demo may run inside a larger process: transformers is left as it was found.
+    # The demo may run inside a larger process, so transformers must not stay changed.
     hf_bert_impl.register()
     try:
         model = AutoModel.from_pretrained(folder, trust_remote_code=False, dtype=torch.float32)
@@ -77,25 +73,10 @@ def _demo() -> None:
     vectors = encoder.encode(SENTENCES, normalize_embeddings=True)  # (N, hidden)
     print_similarities(SENTENCES, (vectors @ vectors.T).tolist())
 
-    out.print(Rule("3. Speed on one padded batch"), width=HEADING)
+    out.print(Rule("3. Speed on random tokens"), width=HEADING)
     reference = reference_model(model)
-    lengths = log_normal_lengths(SPEED_ROWS, LENGTHS_LOG_MEAN, LENGTHS_LOG_SPREAD)
-    case = Case("demo", tuple(lengths), max(lengths))
-    time = time_case(model, lambda batch: reference(**batch), case, SPEED_ROUNDS)
-    batch = make_batch(case, model.config.vocab_size)
-    with torch.inference_mode():
-        ours, theirs = (it(**batch).last_hidden_state for it in (model, reference))  # (B, S, D)
-    difference = (ours - theirs)[batch["attention_mask"].bool()].abs().max().item()
-    out.print(
-        f"{case.rows} sequences of up to {case.width} random tokens, "
-        f"{case.padding:.0%} of the batch is padding, {torch.get_num_threads()} thread(s)\n"
-        f"transformers  {time.other_ms:7.1f} ms\n"
-        f"hf_bert_impl  {time.model_ms:7.1f} ms\n"
-        f"[bold green]{time.ratio:.2f} times as fast[/] (median of {SPEED_ROUNDS} pairs, "
-        f"{time.least:.2f} to {time.greatest:.2f}), largest difference {difference:.1e}",
-        highlight=False,
-    )
-    out.print()
+    times = time_beside(model, lambda batch: reference(**batch))
+    show_speed(times, f"{torch.get_num_threads()} threads, median of paired rounds")
     out.print(
         "Next: hf-bert verify google-bert/bert-base-cased, "
         'hf-bert fill-mask google-bert/bert-base-cased "Nice to [MASK] you", or in Python '
@@ -108,7 +89,7 @@ def _demo() -> None:
 
 
 def print_similarities(texts: Sequence[str], similarities: list[list[float]]) -> None:
-    """Print a square of cosines, coloured from cold to warm: a row and a column for each text."""
+    """Prints the matrix of cosines between texts, coloured by value."""
     rows = [
         (Text(f"{index} {text}"), *(Text(f"{cosine:.2f}", _colour(cosine)) for cosine in row))
         for index, (text, row) in enumerate(zip(texts, similarities, strict=True), start=1)

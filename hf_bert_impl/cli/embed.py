@@ -1,4 +1,4 @@
-"""`hf-bert embed`: texts to vectors, in one file or in parts, resumed where it was interrupted."""
+"""`hf-bert embed`: texts to vectors, in one file or in parts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from hf_bert_impl.cli.options import (
     AsJson,
     BatchInvariant,
     BatchTokens,
+    Column,
     Dtype,
     Model,
     Silent,
+    TextFile,
     from_dataclass,
 )
 from hf_bert_impl.cli.output_checks import check_output_file
@@ -22,7 +24,7 @@ from hf_bert_impl.data.vector_table import PRECISIONS
 from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.extras import require
 
-#: Endings of an output that is one file; any other is a folder of parts.
+#: Endings of an output file; any other name is a folder of parts.
 ENDINGS = (".npy", ".parquet")
 
 
@@ -30,44 +32,27 @@ ENDINGS = (".npy", ".parquet")
 def embed(
     fields: dict[str, Any],
     model: Model,
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            help="One text a line; or .csv, .tsv (without quotes), .jsonl, .json, .parquet, or a "
-            "folder that datasets saved. .gz, .bz2, .xz or .zst may follow. - reads standard "
-            "input. Or a folder of such files.",
-        ),
-    ],
+    file: TextFile,
     output: Annotated[
         Path,
         typer.Option(
             "--output",
             "-o",
-            help="A .npy or .parquet to write; or the name of a folder, without an ending, for "
-            "the parts.",
+            help="A .npy or .parquet to write, or a folder (a name without an ending).",
         ),
     ],
     dtype: Dtype = None,
     batch_tokens: BatchTokens = None,
     normalize: Annotated[
-        bool, typer.Option("--normalize/--no-normalize", help="Make vectors of length 1.")
+        bool, typer.Option("--normalize/--no-normalize", help="Scale vectors to length 1.")
     ] = False,
     batch_invariant: BatchInvariant = False,
-    column: Annotated[
-        str | None,
-        typer.Option(
-            help="The texts: a name in the first line, or a number from 0 in a .csv or .tsv "
-            "without header. Plain lines are then read as JSON lines, or as .tsv.",
-            show_default="the only column; text, for .jsonl",
-        ),
-    ] = None,
+    column: Column = None,
     precision: Annotated[
         str,
         typer.Option(
-            help="float32, float16 or, for a .parquet or a folder, int8 with a column scale: a "
-            "vector is its whole numbers, of which the largest is 127, times its scale. Cosines "
-            "need no scale."
+            help="float32, float16 or int8. int8 needs a .parquet or a folder: a vector is its "
+            "integers times the column scale."
         ),
     ] = "float32",
     as_json: AsJson = False,
@@ -76,13 +61,12 @@ def embed(
     """Write the vectors of texts to a .npy, a .parquet or a folder of parts.
 
     A .npy has one row per text, in input order; a .parquet has the columns id and vector. Works in
-    constant memory. If interrupted, run the same command again to resume; until then the parts of a
-    file are in OUTPUT.parts.
+    constant memory. If interrupted, run the same command again to resume.
 
-    Rows that cannot be used, or repeat an id, are set apart in rejects.jsonl of the folder, or in
+    Rows that are invalid or repeat an id go to rejects.jsonl in the folder, or to
     OUTPUT.rejects.jsonl; in a .npy such a row is NaN.
 
-    --engine ray and --shard share the work; each text has the same bits on any number of workers.
+    --engine ray and --shard split the work. Vectors do not depend on the number of workers.
 
     Example: hf-bert embed sentence-transformers/all-MiniLM-L6-v2 lines.txt --output vectors.npy
     """
@@ -92,15 +76,15 @@ def embed(
     if is_file:
         check_form(output, precision, where.id_column, where.shard)
         parts, rejects = (
-            output.with_name(f"{output.name}{it}") for it in (".parts", ".rejects.jsonl")
+            output.with_name(f"{output.name}{ending}") for ending in (".parts", ".rejects.jsonl")
         )
         check_output_file(
-            "--output", output, where.overwrite, sources=[file], beside=[parts, rejects]
+            "--output", output, where.overwrite, sources=[file], others=[parts, rejects]
         )
     elif output.suffix and not output.is_dir():
         raise InputError(
-            f"--output is {output}. Expected a name that ends in {' or '.join(ENDINGS)}, or a "
-            "folder without an ending. Rename it."
+            f"--output is {output}. End the name in {' or '.join(ENDINGS)}, or give a "
+            "folder without an ending."
         )
     from hf_bert_impl.distributed import EmbedTexts
 
@@ -109,7 +93,7 @@ def embed(
         "dtype": dtype,
         "normalize": normalize,
         "token_budget": batch_tokens,
-        # Workers may have other numbers of threads.
+        # Workers may have different numbers of threads.
         "batch_invariant": batch_invariant or not is_file or where.engine != "local",
     }
     run_in_parts(
@@ -127,25 +111,24 @@ def embed(
 
 
 def check_form(output: Path, precision: str, id_column: str | None, shard: str | None) -> None:
-    """Check what a file can hold, before anything is loaded.
+    """Checks that a file can hold what the options ask for.
 
     Raises:
         InputError: An option needs a .parquet or a folder, or a library for it is missing.
     """
     if shard is not None:
         raise InputError(
-            f"--shard is given and --output is {output.name}. Expected a folder, which several "
-            "processes can share. Leave the ending out."
+            f"--shard needs a folder, and --output is {output.name}. Remove the ending."
         )
     if output.suffix == ".parquet":
         require("pyarrow", "train", "writing Parquet")
         return
-    for option, given in (
+    for option, is_given in (
         ("--id-column", id_column is not None),
         ("--precision int8", precision == "int8"),
     ):
-        if given:
+        if is_given:
             raise InputError(
-                f"{option} is given and --output is {output.name}. Expected a name that ends in "
-                ".parquet for it. Rename it, or leave the option out."
+                f"{option} needs a .parquet, and --output is {output.name}. Rename it to "
+                f"{output.stem}.parquet."
             )

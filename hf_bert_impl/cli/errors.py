@@ -1,4 +1,4 @@
-"""Errors as a user of the command line sees them: one line, an exit status, no traceback."""
+"""Errors on the command line: one line and an exit status, without traceback."""
 
 from __future__ import annotations
 
@@ -33,30 +33,29 @@ _debug = False
 
 @contextlib.contextmanager
 def stopped_in_order() -> Iterator[list[int]]:
-    """Lets SIGTERM and SIGHUP end a command as Ctrl-C does, so that half-written files go.
+    """Makes SIGTERM and SIGHUP end a command like Ctrl-C, so that it deletes partial files.
 
-    Signals that the caller handles or ignores (`nohup`) are left alone.
+    Signals that the caller handles or ignores (`nohup`) keep their effect.
 
     Yields:
-        The numbers of the signals that came.
+        The numbers of the signals received.
     """
     process = os.getpid()
     came: list[int] = []
 
     def stop(number: int, frame: Any) -> None:
-        if os.getpid() != process:  # a forked worker ends as it would without this
+        if os.getpid() != process:  # a forked worker
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         came.append(number)
         raise KeyboardInterrupt
 
-    signals = [getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")]
+    signals = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     taken = []
-    # The processes of a distributed run wait for each other in code that no exception ends; their
-    # launcher stops them.
+    # An exception does not end the waits of a distributed run; its launcher stops the processes.
     alone = "LOCAL_RANK" not in os.environ
     if alone and threading.current_thread() is threading.main_thread():
-        taken = [it for it in signals if it and signal.getsignal(it) is signal.SIG_DFL]
+        taken = [number for number in signals if signal.getsignal(number) is signal.SIG_DFL]
     for number in taken:
         signal.signal(number, stop)
     try:
@@ -67,23 +66,23 @@ def stopped_in_order() -> Iterator[list[int]]:
 
 
 def set_debug(value: bool) -> None:
-    """Show tracebacks and the libraries' own messages, or not."""
+    """Shows or hides tracebacks and the messages of libraries."""
     global _debug
     _debug = value
 
 
 def in_options(text: str, command: Any) -> str:
-    """What the library says, in the words of a command: its options in place of arguments.
+    """Replaces the library's arguments in a message by a command's options.
 
     Args:
-        text: Arguments stand between backticks, with their value or without, or begin the text.
-        command: Click's; its parameters have the library's names.
+        text: Arguments are between backticks, with or without a value, or begin the text.
+        command: Click's command.
 
     Returns:
         `` `dtype` `` as --dtype, `` `to='h5'` `` as --to h5 and `` `check=False` `` as --no-check.
-        What is no parameter stays as it is.
     """
-    known = {it.name: it for it in command.params if it.param_type_name == "option"}
+    options = [item for item in command.params if item.param_type_name == "option"]
+    known = {option.name: option for option in options}
 
     def written(match: re.Match[str]) -> str:
         name, value = match[1] or match[3], match[2]
@@ -91,21 +90,21 @@ def in_options(text: str, command: Any) -> str:
             return match[0]
         if value == "False":
             return str(known[name].secondary_opts[0])
-        option = str(max(known[name].opts, key=len))
-        return option if value in (None, "True") else f"{option} {value.strip(chr(39))}"
+        flag = str(max(known[name].opts, key=len))
+        return flag if value in (None, "True") else f"{flag} {value.strip(chr(39))}"
 
     return _ARGUMENT.sub(written, text)
 
 
 def report(error: BaseException, command: Any) -> int:
-    """Print an exception to standard error as one line (after its traceback with `--debug`).
+    """Prints an exception to standard error as one line (after its traceback with `--debug`).
 
     Args:
-        error: What was raised.
+        error: The exception.
         command: Click's command that raised it.
 
     Returns:
-        The exit status: 2 for bad input, 1 for anything unforeseen, 130 for an interrupt.
+        The exit status: 2 for bad input, 130 for an interrupt, 1 otherwise.
     """
     if _debug:
         traceback.print_exception(error)
@@ -119,29 +118,32 @@ def report(error: BaseException, command: Any) -> int:
 
 
 def _described(error: BaseException, command: Any) -> tuple[int, str]:
-    """The exit status of an exception, and what to say of it."""
+    """The exit status and the message of an exception."""
     if isinstance(error, _usage_error()):
-        # Without a command there is nothing to say: the help has been printed.
+        # Without a command the message is empty: the help has been printed.
         usage = " ".join(error.format_message().split()).rstrip(".")  # type: ignore[attr-defined]
-        return BAD_INPUT, usage and f"{usage}; see --help"
+        return BAD_INPUT, usage and f"{usage}. See --help."
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         name = f"{str(error.filename)[:80]}…"
-        return BAD_INPUT, f"{name} is too long for a name; expected a path; check it"
+        return BAD_INPUT, f"{name} is too long for a file name. Check the path."
     if isinstance(error, ValueError | OSError):
         # The package raises these with a message for the user; so does transformers for files.
         return BAD_INPUT, in_options(one_line(error), command)
     if isinstance(error, OverflowError):
-        # Python's integers have no limit. Those of the libraries below it have one.
-        what = f"a number that was given is too large ({one_line(error)}); choose a smaller one"
+        # Libraries limit integers, and Python does not.
+        what = f"A number is too large ({one_line(error)}). Choose a smaller one."
         return BAD_INPUT, what
     what = f"{type(error).__name__}: {one_line(error)}"
     if _is_lost_connection(error):
-        return BUG, f"another process of this run has ended, its launcher says which ({what})"
-    return BUG, f"{what}; this is a bug in hf-bert; run again with --debug and report the traceback"
+        return (
+            BUG,
+            f"Another process of this run failed ({what}). See the messages of the launcher.",
+        )
+    return BUG, f"{what}. This is a bug in hf-bert. Run it with --debug and report the traceback."
 
 
 def _is_lost_connection(error: BaseException) -> bool:
-    """Whether an exception says that the processes of a distributed run lost each other."""
+    """Whether the connection to another process of a distributed run was lost."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return False
@@ -150,7 +152,7 @@ def _is_lost_connection(error: BaseException) -> bool:
 
 
 def _is_first_to_fail(error: BaseException) -> bool:
-    """Whether this process is to report: of those that a launcher started, the first that fails."""
+    """Whether this is the first process of a run to fail, which alone reports."""
     if "LOCAL_RANK" not in os.environ:
         return True
     try:
@@ -160,7 +162,7 @@ def _is_first_to_fail(error: BaseException) -> bool:
 
 
 def _tell_launcher(error: BaseException) -> None:
-    """Leaves an exception for the report of torch's launcher, where one started this process."""
+    """Records an exception for torch's launcher, if there is one."""
     if "TORCHELASTIC_ERROR_FILE" in os.environ:
         from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
@@ -168,13 +170,13 @@ def _tell_launcher(error: BaseException) -> None:
 
 
 def _usage_error() -> type[Exception]:
-    """The class of wrong usage: newer versions of typer have a copy of click of their own."""
+    """Click's UsageError; newer versions of typer have their own copy of click."""
     return typer.BadParameter.__mro__[1]
 
 
 @contextlib.contextmanager
 def shown_notes() -> Iterator[None]:
-    """Print each `InputNote` to standard error, once, as one line."""
+    """Prints each `InputNote` to standard error, once, as one line."""
     shown: set[str] = set()
 
     def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
@@ -194,7 +196,7 @@ def shown_notes() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Silence transformers' and the hub's messages and progress bars, except with `--debug`."""
+    """Silences messages and progress bars of transformers and the hub, except with `--debug`."""
     if _debug:
         yield
         return
@@ -222,5 +224,5 @@ def quiet_libraries() -> Iterator[None]:
             hub_logging.set_verbosity(hub_verbosity)
             if bars:
                 logging.enable_progress_bar()
-            # Last, because transformers' own function switches the hub's bars too.
+            # Last, because transformers' function also switches the hub's bars.
             (enable_progress_bars if hub_bars else disable_progress_bars)()

@@ -1,4 +1,4 @@
-"""`hf-bert evaluate`: how good a model is at a task."""
+"""`hf-bert evaluate`: the quality of a model on a task."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hf_bert_impl.tasks.probe_options import ProbeOptions
 
 app = typer.Typer(
     name="evaluate",
-    help="Measure models: similarity, probes, SentEval, classes, tags, numbers, masked words.",
+    help="Score models on labelled data.",
     epilog="Example: hf-bert evaluate sts MODEL --data sts/2014 --pooling mean",
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -40,7 +40,10 @@ app.command("squad")(evaluate_squad.squad)
 app.command("senteval")(evaluate_senteval.senteval)
 
 Data = Annotated[
-    str, typer.Option("--data", metavar="FILE", help="The labelled data; with --dataset a split.")
+    str,
+    typer.Option(
+        "--data", metavar="FILE", help="Labelled data; with --dataset the name of a split."
+    ),
 ]
 
 
@@ -51,8 +54,8 @@ def sts(
         str,
         typer.Option(
             metavar="FILE_OR_FOLDER",
-            help="gold TAB sentence TAB sentence, or a .jsonl, .json or .parquet with score, "
-            "sentence1 and sentence2; the files of a folder are one set.",
+            help="Lines of score, sentence and sentence with tabs between, or a .jsonl, .json or "
+            ".parquet with score, sentence1 and sentence2, or a folder of such files.",
         ),
     ],
     pooling: Pooling = None,
@@ -60,9 +63,9 @@ def sts(
     picture: Picture = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare cosines of sentence vectors with people's similarity scores.
+    """Correlate cosines of sentence vectors with human similarity scores.
 
-    Correlations are times 100, over all pairs of a set. Lines without gold are skipped.
+    Correlations are multiplied by 100. Lines without a score are skipped.
 
     Example: hf-bert evaluate sts sentence-transformers/all-MiniLM-L6-v2 --data sts/2014
     """
@@ -92,11 +95,11 @@ def sts(
 def probe(
     fields: dict[str, Any],
     model: Model,
-    train: Annotated[str, typer.Option(help="Training data; cross-validated if alone.")],
-    validation: Annotated[
-        str | None, typer.Option(help="Data by which the penalty is chosen.")
-    ] = None,
-    test: Annotated[str | None, typer.Option(help="Data to judge by.")] = None,
+    train: Annotated[
+        str, typer.Option(help="Training data; without --test it is cross-validated.")
+    ],
+    validation: Annotated[str | None, typer.Option(help="Data to choose the penalty on.")] = None,
+    test: Annotated[str | None, typer.Option(help="Data to score.")] = None,
     protocol: Annotated[
         str, typer.Option(help="classification, pair, entailment or relatedness.")
     ] = "classification",
@@ -146,7 +149,7 @@ CLASSIFICATION = """Score a fine-tuned classifier; the picture is its confusion 
 
 Example: hf-bert evaluate classification sentiment --data test.tsv --text-column 0
 --label-column 1"""
-REGRESSION = """Score a model fine-tuned to give numbers; the picture sets them against gold.
+REGRESSION = """Score a fine-tuned regression model; the picture plots predictions against labels.
 
 Example: hf-bert evaluate regression relatedness --data dev.tsv --text-column sentence_A
 --text-pair-column sentence_B --label-column score"""
@@ -201,7 +204,7 @@ def token_classification(
     picture: Picture = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score a fine-tuned tagger by whole entities; the picture is the confusion matrix of tags.
+    """Score a fine-tuned tagger by whole entities; the picture is its confusion matrix.
 
     Example: hf-bert evaluate token-classification tagger --data test.conll
     """
@@ -214,21 +217,21 @@ def masked_lm(
     model: Model,
     data: Annotated[
         str,
-        typer.Option(metavar="FILE", help="One text a line, or a table; with --dataset a split."),
+        typer.Option(metavar="FILE", help="One text per line, or a table; with --dataset a split."),
     ],
     text_column: Text = None,
     dataset: Dataset = None,
     max_length: MaxLength = None,
     batch_invariant: BatchInvariant = False,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Only so many texts, from the start.")
+        int | None, typer.Option(min=1, help="Maximum number of texts, from the start.")
     ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Mask every token in turn and guess it: the pseudo-perplexity of texts.
+    """Compute the pseudo-perplexity of texts: each token is masked in turn and predicted.
 
-    A text of n tokens is computed n times.
+    A text of n tokens takes n passes.
 
     Example: hf-bert evaluate masked-lm google-bert/bert-base-cased --data texts.txt --limit 500
     """
@@ -274,8 +277,7 @@ def _print(
     columns: Sequence[str],
     rows: Iterable[Sequence[str]],
 ) -> None:
-    """Print the report as JSON, or else the table."""
-
+    """Prints the report as JSON or as a table."""
     if as_json:
         typer.echo(to_json(report))
     else:

@@ -1,4 +1,4 @@
-"""`hf-bert evaluate senteval`: SentEval's tasks, whole."""
+"""`hf-bert evaluate senteval`: all of SentEval's tasks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOTE = (
     "Times 100. ± is the standard deviation over folds. The other columns are of SentEval's paper "
     "(Conneau and Kiela 2018), by logistic regression."
 )
-#: How the table calls a score.
+#: Names of metrics in the table.
 HEADS = {
     "accuracy": "accuracy",
     "f1": "F1",
@@ -49,11 +49,11 @@ def senteval(
     fields: dict[str, Any],
     model: Model,
     data: Annotated[
-        str, typer.Option(metavar="FOLDER", help="SentEval's data, or their folder `downstream`.")
+        str, typer.Option(metavar="FOLDER", help="SentEval's folder `data`, or `downstream` in it.")
     ],
     tasks: Annotated[
         list[str] | None,
-        typer.Option(help="Only these, as in MR,CR,STS-B.", show_default="all that are there"),
+        typer.Option(help="Only these tasks, as in MR,CR,STS-B.", show_default="all in FOLDER"),
     ] = None,
     pooling: Pooling = None,
     batch_invariant: BatchInvariant = False,
@@ -64,11 +64,10 @@ def senteval(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Score sentence vectors on SentEval's tasks, from its own files and by its protocols.
+    """Score sentence vectors on SentEval's tasks by its protocols.
 
-    MR, CR, SUBJ and MPQA by cross-validation, with the penalty chosen inside each fold; TREC and
-    MRPC by test data and folds; SST2, SST5, SNLI, SICK and STS-B by validation and test data;
-    STS12 to STS16 by cosines. Beside them stand the figures of SentEval's paper.
+    MR, CR, SUBJ and MPQA are cross-validated. TREC, MRPC, SST2, SST5, SNLI, SICK and STS-B have
+    test data. STS12 to STS16 compare cosines. The table also has the published figures of SentEval.
 
     Example: hf-bert evaluate senteval sentence-transformers/all-MiniLM-L6-v2 --data SentEval/data
     """
@@ -79,17 +78,17 @@ def senteval(
         from hf_bert_impl.tasks.senteval import read_senteval, run_senteval
 
         options = ProbeOptions(**fields)
-        found = read_senteval(data, tasks, options)
+        data_sets = read_senteval(data, tasks, options)
         encoder = checkpoints.load_encoder(model, pooling=pooling, batch_invariant=batch_invariant)
         begun: dict[str, None] = {}
-        with progress_bar(not quiet, len(found)) as update:
+        with progress_bar(not quiet, len(data_sets)) as update:
 
             def progress(name: str, what: str, share: float) -> None:
                 begun[name] = None
                 update(len(begun) - 1 + share, f"{name}: {what}")
 
             batcher = encoder_batcher(encoder.encode)
-            results = run_senteval(found, batcher, options=options, progress=progress)
+            results = run_senteval(data_sets, batcher, options=options, progress=progress)
     report = _report(model, options, results)
     if output is not None:
         with atomic_file(output) as file:

@@ -1,4 +1,4 @@
-"""`hf-bert evaluate squad`: exact match and F1 of a model, or of predictions without one."""
+"""`hf-bert evaluate squad`: exact match and F1 of a model or of a file of predictions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def squad(
         str | None, typer.Argument(metavar="[MODEL]", help="A folder or a hub id.")
     ] = None,
     data: Annotated[
-        str, typer.Option(help="Questions with their answers, in SQuAD's format (v1.1 or v2.0).")
+        str, typer.Option(help="Questions with answers, in SQuAD's format (v1.1 or v2.0).")
     ] = "",
     predictions: Annotated[
         str | None, typer.Option(help="A JSON file of id to text, in place of MODEL.")
@@ -51,13 +51,13 @@ def squad(
         str | None, typer.Option(help="With --predictions: a JSON file of id to number.")
     ] = None,
     na_prob_threshold: Annotated[
-        float, typer.Option(help="With --na-prob: no answer where the number is above.")
+        float, typer.Option(help="With --na-prob: predict no answer above this number.")
     ] = 1.0,
     tune_threshold: Annotated[
         bool,
         typer.Option(
             "--tune-threshold",
-            help="Take the threshold with the best F1 and store it in MODEL's config.json.",
+            help="Store the threshold with the best F1 in MODEL's config.json.",
         ),
     ] = False,
     dtype: Dtype = None,
@@ -69,10 +69,10 @@ def squad(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure answers to SQuAD's questions: exact match and F1 as the official scripts have them.
+    """Score answers to SQuAD's questions by exact match and F1, as the official scripts do.
 
-    For v2.0 also of the questions with an answer and of those without, and the best figures that
-    any threshold for 'no answer' gives. --predictions scores a file in the official format.
+    For v2.0 it also scores answerable and unanswerable questions separately, and reports the best
+    scores over all thresholds for 'no answer'. --predictions scores a file in the official format.
 
     Example: hf-bert evaluate squad MODEL --data dev-v2.0.json
     """
@@ -122,18 +122,15 @@ def check_arguments(
     predictions: str | None,
     na_prob: str | None,
 ) -> None:
-    """Check what can be checked before anything is read.
+    """Checks the arguments before anything is read.
 
     Raises:
         InputError: Arguments are missing or exclude each other.
     """
     if not data:
-        raise InputError("no data is given. Expected a file in SQuAD's format. Add --data FILE.")
+        raise InputError("There is no data. Add --data FILE with questions in SQuAD's format.")
     if (model is None) == (predictions is None):
-        given = (
-            "neither MODEL nor --predictions is" if model is None else "MODEL and --predictions are"
-        )
-        raise InputError(f"{given} given. Expected one of them. See --help.")
+        raise InputError("Give either MODEL or --predictions.")
     if predictions is not None:
         unread = ("tune_threshold", "dtype", "batch_invariant", "output")
         refuse_unused(context, "with --predictions", *unread, *field_names(SquadOptions))
@@ -144,14 +141,15 @@ def check_arguments(
     tune_threshold, output = context.params["tune_threshold"], context.params["output"]
     if tune_threshold and not Path(str(model)).expanduser().is_dir():
         raise InputError(
-            f"{model} is no folder. Expected one to store the threshold in. Download it first."
+            f"{model} is not a folder, so it cannot store the threshold. Download the model "
+            f"first: hf download {model} --local-dir my-model"
         )
     if output is not None and output.exists() and not output.is_dir():
-        raise InputError(f"{output} is a file. Expected a folder. Choose another name.")
+        raise InputError(f"{output} is a file. Choose another name for the folder.")
 
 
 def print_metrics(title: str, metrics: dict[str, float]) -> None:
-    """Print the figures, a row a set of questions, and the best that a threshold gives."""
+    """Prints the scores of each set of questions, and the best over all thresholds."""
     used = metrics.get("null_score_diff_threshold")
     rows: list[tuple[str, ...]] = [
         (

@@ -1,4 +1,4 @@
-"""`hf-bert export`: a model as ONNX, OpenVINO or torch.export file, proved against itself."""
+"""`hf-bert export`: a model as ONNX, OpenVINO or torch.export file."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ MEGABYTE = 1e6
 def export(
     fields: dict[str, Any],
     model: Model,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write.")],
     head: Head = None,
     as_json: AsJson = False,
 ) -> None:
-    """Export a model for another runtime, with any batch size and sequence length.
+    """Export a model to ONNX, OpenVINO or torch.export, for any batch size and length.
 
-    The file is opened in its runtime and compared with the model on padded batches; then both are
-    timed. DIR gets the file, config and tokenizer, and appears when the comparison has passed. Exit
-    status 1 where it has not, 2 for bad input.
+    The exported file's outputs are compared with the model's on padded batches, then both are
+    timed. DIR gets the file, config and tokenizer. If the outputs differ, DIR is not written and
+    the exit status is 1.
 
     Example: hf-bert export sentence-transformers/all-MiniLM-L6-v2 minilm-onnx --format onnx
     """
@@ -71,7 +71,7 @@ def export(
     exported.report.render(console())
     threads = torch.get_num_threads()
     title = f"size and speed, float32, {threads} thread{'s' * (threads > 1)}"
-    columns = ("", f"{exported.class_name} here", exported.kind, "times as fast")
+    columns = ("", f"{exported.class_name} here", exported.kind, "speed-up")
     print_table(console(), title, columns, _rows(exported, weights, times))
     typer.echo(f"{folder}: {', '.join(exported.files)}")
 

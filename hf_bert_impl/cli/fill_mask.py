@@ -1,4 +1,4 @@
-"""`hf-bert fill-mask`: the words that a masked-LM head would put in place of each mask."""
+"""`hf-bert fill-mask`: the most probable tokens for each mask."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ BAR_WIDTH = 24
 
 def fill_mask(
     model: Model,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text with one [MASK] or more.")],
-    top_k: Annotated[int, typer.Option(min=1, help="How many tokens to print a mask.")] = 5,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text with at least one [MASK].")],
+    top_k: Annotated[int, typer.Option(min=1, help="Number of tokens per mask.")] = 5,
     as_json: AsJson = False,
 ) -> None:
     """Print the most probable tokens for each mask of a text.
@@ -35,7 +35,7 @@ def fill_mask(
 
         checkpoint = checkpoints.open_checkpoint(model, any_family=True)
         tokenizer = checkpoints.load_tokenizer(checkpoint)
-        # The config says it before the weights are loaded.
+        # Checked before the weights are loaded.
         limit = longest_sequence(load_config(checkpoint.path, {}))
         ids = encode_masked(tokenizer, text, limit)
         loaded: Any = checkpoints.load_whole(checkpoint, "masked-lm", dtype=torch.float32)[0]
@@ -55,7 +55,7 @@ def print_predictions(title: str, predictions: list[dict[str, Any]]) -> None:
     rows = []
     for rank, item in enumerate(predictions, start=1):
         probability = item["probability"]
-        # Small ones keep their digits: 5.8323e-05 says more than 0.0001.
+        # 5.8323e-05 is more precise than 0.0001.
         figure = f"{probability:.4f}" if probability >= 1e-4 else f"{probability:.4e}"
         bar = Text("█" * round(probability * BAR_WIDTH), "cyan")
         rows.append((Text(str(rank), "dim"), Text(item["token"], "bold"), figure, bar))

@@ -1,9 +1,8 @@
-"""`hf-bert finetune`: a pre-trained BERT and labelled data to a model for one task."""
+"""`hf-bert finetune`: trains a BERT for one task on labelled data."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +12,7 @@ from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import (
     Dataset,
     Label,
+    OutputFolder,
     Overwrite,
     PushToHub,
     Silent,
@@ -26,17 +26,23 @@ from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from hf_bert_impl.training.launch import check_not_refused
 
+TASKS = (
+    *("classification", "regression", "token-classification"),
+    *("question-answering", "multiple-choice", "masked-lm"),
+)
+
 
 @from_dataclass(
     FinetuningOptions,
     model=Annotated[
-        str, typer.Option(metavar="MODEL", help="The BERT to begin with: folder or id.")
+        str, typer.Option(metavar="MODEL", help="The BERT to start from: a folder or a hub id.")
     ],
-    output=Annotated[Path, typer.Option("--output", "-o", help="The folder to write.")],
+    output=OutputFolder,
     seeds=Annotated[
         list[int],
         typer.Option(
-            "--seed", help="May be repeated: a run each, the best is kept, the spread reported."
+            "--seed",
+            help="May be repeated: one run per seed; the best is saved, the spread reported.",
         ),
     ],
     overwrite=Overwrite,
@@ -47,12 +53,8 @@ def finetune(
         str,
         typer.Argument(
             metavar="TASK",
-            help="classification, regression, token-classification, question-answering, "
-            "multiple-choice, masked-lm; or a GLUE task by name, such as mrpc.",
-            autocompletion=one_of(
-                *("classification", "regression", "token-classification", "question-answering"),
-                *("multiple-choice", "masked-lm"),
-            ),
+            help=f"{', '.join(TASKS)}; or a GLUE task, such as mrpc.",
+            autocompletion=one_of(*TASKS),
         ),
     ],
     train: Annotated[
@@ -63,22 +65,22 @@ def finetune(
         ),
     ] = None,
     validation: Annotated[
-        str | None, typer.Option(help="Data by which the best epoch is chosen.")
+        str | None, typer.Option(help="Data to choose the best epoch on.")
     ] = None,
-    test: Annotated[str | None, typer.Option(help="Data that are only scored, at the end.")] = None,
+    test: Annotated[str | None, typer.Option(help="Data to score at the end.")] = None,
     text_column: Text = None,
     text_pair_column: Annotated[
         str | None,
-        typer.Option(help="The second text of a pair; of multiple choice the choices, as a,b,c."),
+        typer.Option(help="The second text of a pair; for multiple-choice the choices, as a,b,c."),
     ] = None,
     label_column: Label = None,
     dataset: Dataset = None,
     multi_label: Annotated[
-        bool, typer.Option("--multi-label", help="Any number of labels a text: a,b or a list.")
+        bool, typer.Option("--multi-label", help="Several labels per text: a,b or a list.")
     ] = False,
     doc_stride: Annotated[
         int | None,
-        typer.Option(help="question-answering: tokens that windows of a long text share."),
+        typer.Option(help="question-answering: overlap between windows of a long text, in tokens."),
     ] = None,
     masking: Annotated[
         str | None,
@@ -90,21 +92,21 @@ def finetune(
     ] = None,
     push_to_hub: PushToHub = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print metrics.json, and no table.")
+        bool, typer.Option("--json", help="Print metrics.json in place of a table.")
     ] = False,
     quiet: Silent = False,
 ) -> None:
-    """Fine-tune a BERT for a task, and measure it.
+    """Fine-tune a BERT for a task and score it.
 
-    OUTPUT gets the model with its tokenizer, metrics.json, pictures and a model card; it appears
-    when it is complete. For several GPUs or machines: accelerate launch $(which hf-bert) finetune …
+    DIR gets model, tokenizer, metrics.json, pictures and a model card at the end. For several
+    GPUs or machines: accelerate launch $(which hf-bert) finetune …
 
     Example: hf-bert finetune classification --model google-bert/bert-base-uncased --train
     train.tsv --validation dev.tsv --text-column 0 --label-column 1 --output sentiment
     """
     check_not_refused()
     output = fields["output"]
-    if int(os.environ.get("RANK", 0)):  # the first process of a distributed run speaks and pushes
+    if int(os.environ.get("RANK", 0)):  # only the first process prints and pushes
         quiet, as_json, push_to_hub = True, False, None
     with quiet_libraries():
         checkpoint = checkpoints.open_checkpoint(fields["model"], with_tokenizer=True)
@@ -122,9 +124,7 @@ def finetune(
         if task in GLUE:
             validation = validation or GLUE[task].validation
         if train is None and made.dataset is None:
-            raise InputError(
-                "there is no --train. Expected labelled data. Name a file, or a --dataset."
-            )
+            raise InputError("There is no training data. Add --train FILE or --dataset ID.")
         fields |= {"model": checkpoint.path, "output": output.expanduser()}
         options = FinetuningOptions(**fields)
         if push_to_hub is not None:
@@ -137,9 +137,9 @@ def finetune(
                 sources = Sources(train or "train", validation, test)
                 report = run(made, sources, options, callbacks)
         except KeyboardInterrupt:
-            kept = unfinished(options.output)
-            if kept.is_dir() and not quiet:
-                typer.echo(f"stopped; the best model so far is in {kept}", err=True)
+            folder = unfinished(options.output)
+            if folder.is_dir() and not quiet:
+                typer.echo(f"interrupted; the best model so far is in {folder}", err=True)
             raise
         if push_to_hub is not None:
             import hf_bert_impl
@@ -153,7 +153,7 @@ def finetune(
 
 
 def print_report(title: str, report: dict[str, Any]) -> None:
-    """Print the scores of validation and test data side by side, with the spread of seeds."""
+    """Prints the scores on validation and test data, with the spread over seeds."""
     parts = [part for part in ("validation", "test") if part in report]
     rows = []
     for name in report[parts[0]] if parts else ():

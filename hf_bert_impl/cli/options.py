@@ -1,4 +1,4 @@
-"""Options that several commands have, and commands whose options are the fields of a dataclass."""
+"""Shared options, and options made from the fields of a dataclass."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from hf_bert_impl.figures import check_picture
 
 
 def _drawable(picture: Path | None) -> Path | None:
-    """Checks that a picture can be drawn, before the command begins."""
+    """Checks early that the picture can be written."""
     if picture is not None:
         check_picture(picture)
     return picture
 
 
 def one_of(*values: str) -> Callable[[str], list[str]]:
-    """Completes a value in the shell: those that begin as what is typed."""
+    """Shell completion from a list of values."""
 
     def complete(incomplete: str) -> list[str]:
         return [value for value in values if value.startswith(incomplete)]
@@ -41,16 +41,16 @@ Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder or a hub i
 Head = Annotated[
     str | None,
     typer.Option(
-        help=f"The head: {', '.join(HEADS)}.",
-        show_default="the one that the config names",
+        help=f"{', '.join(HEADS)}.",
+        show_default="the config's",
         autocompletion=one_of(*HEADS),
     ),
 ]
 Dtype = Annotated[
     str | None,
     typer.Option(
-        help="float32, bfloat16, float16, float16-weights, int8 or auto (the quickest float).",
-        show_default="as the weights are saved",
+        help="float32, bfloat16, float16, float16-weights, int8 or auto (the fastest float).",
+        show_default="the saved weights'",
         autocompletion=one_of("float32", "bfloat16", "float16", "float16-weights", "int8", "auto"),
     ),
 ]
@@ -58,33 +58,50 @@ BatchInvariant = Annotated[
     bool,
     typer.Option(
         "--batch-invariant",
-        help="Give each text the same bits whatever texts come with it, in whatever order.",
+        help="Make results independent, bit by bit, of the other texts and their order.",
     ),
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT where it exists.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the output if it exists.")]
 Picture = Annotated[
-    Path | None, typer.Option(help="Draw the result: a png, svg or pdf.", callback=_drawable)
+    Path | None, typer.Option(help="Draw the result: .png, .svg or .pdf.", callback=_drawable)
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, and no table.")]
+OutputFolder = Annotated[
+    Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to write.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object in place of a table.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
-Silent = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Show no progress and print no summary.")
-]
+Silent = Annotated[bool, typer.Option("--quiet", "-q", help="Show neither progress nor summary.")]
 Pooling = Annotated[
     str | None,
-    typer.Option(
-        help="cls, mean, max or first-last-average.", show_default="the model's own, or mean"
-    ),
+    typer.Option(help="cls, mean, max or first-last-average.", show_default="the model's, or mean"),
 ]
 
 PushToHub = Annotated[
-    str | None, typer.Option(metavar="REPO", help="Push it at the end: hf-bert push.")
+    str | None,
+    typer.Option(metavar="REPO", help="Push the model at the end, as hf-bert push does."),
 ]
 Files = Annotated[
     list[str],
     typer.Argument(
         metavar="FILES...",
-        help="Text, .csv, .tsv, .jsonl, .json or .parquet, or a folder of .txt; UTF-8.",
+        help="Text, .csv, .tsv, .jsonl, .json or .parquet in UTF-8, or a folder of .txt.",
+    ),
+]
+TextFile = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="One text per line, or .csv, .tsv (without quotes), .jsonl, .json or .parquet, "
+        "also compressed (.gz, .bz2, .xz, .zst). A folder of such files or of datasets. "
+        "- is standard input.",
+    ),
+]
+Column = Annotated[
+    str | None,
+    typer.Option(
+        help="Column of the texts: a name, or in a .csv or .tsv without header a number from "
+        "0. Plain lines are then read as JSON lines, or as .tsv.",
+        show_default="the only column; text, for .jsonl",
     ),
 ]
 BatchTokens = Annotated[
@@ -93,20 +110,18 @@ BatchTokens = Annotated[
 
 
 def refuse_unused(context: typer.Context, where: str, *names: str) -> None:
-    """Raises InputError if a parameter was given that a command does not read this time.
+    """Raises InputError if the user gave a parameter that has no effect.
 
     Args:
-        context: Of the command.
-        where: When it is not read, as in "with --predictions".
+        context: The command's.
+        where: The case in which it has no effect, as in "with --predictions".
         *names: The parameters.
     """
     for parameter in context.command.params:
         source = context.get_parameter_source(str(parameter.name))
         if parameter.name in names and source is not None and source.name == "COMMANDLINE":
             flag = max(parameter.opts, key=len)
-            raise InputError(
-                f"{flag} has no effect {where}. Expected options that have one. Leave it out."
-            )
+            raise InputError(f"{flag} has no effect {where}. Leave it out.")
 
 
 # --- labelled data ----------------------------------------------------------------------------
@@ -116,27 +131,29 @@ Text = Annotated[
     typer.Option(
         "--text-column",
         "--column",
-        help="The text: a name in the first line, or a number from 0 where that is no header.",
+        help="Column of the text: a name, or without header a number from 0.",
         show_default="text; tokens",
     ),
 ]
-Pair = Annotated[str | None, typer.Option("--text-pair-column", help="The second text of a pair.")]
+Pair = Annotated[
+    str | None, typer.Option("--text-pair-column", help="Column of the second text of a pair.")
+]
 Label = Annotated[
     str | None,
-    typer.Option("--label-column", help="The right answer.", show_default="label; tags"),
+    typer.Option("--label-column", help="Column of the label.", show_default="label; tags"),
 ]
 Dataset = Annotated[
     str | None,
-    typer.Option(help="A datasets id (ID:CONFIGURATION) or folder in place of files."),
+    typer.Option(help="A dataset in place of files: a hub id, ID:CONFIGURATION, or a folder."),
 ]
 MaxLength = Annotated[
     int | None,
-    typer.Option(help="Tokens at which a sequence is cut.", show_default="what the model takes"),
+    typer.Option(help="Maximum number of tokens of a sequence.", show_default="the model's"),
 ]
 
 # --- dataclasses ------------------------------------------------------------------------------
 
-#: How the line of a field says what None means.
+#: The meaning of None at the end of a field's line.
 _NONE = re.compile(r"; None for (.*)\.$")
 
 
@@ -145,14 +162,14 @@ def from_dataclass(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command an option for each field of a dataclass.
 
-    Type, default and range are the field's; the help is the line below it. "; None for X." at the
-    end of that line is shown as the default. A field's metadata may have "flags" in place of its
-    name, a "metavar", a "min" in place of its range, and "choices" that the shell completes.
+    Type, default and range are the field's; the help is the line below it. "; None for X." at its
+    end becomes the default in the help. A field's metadata may have "flags", "metavar", "min" and
+    "choices" (for completion in the shell).
 
     Args:
         options: The dataclass.
-        panels: Name of a field to the heading of the help from there on.
-        **special: Annotated types of fields that are no plain options. None leaves a field out.
+        panels: Field to the heading of the help that begins with it.
+        **special: Annotated types of special fields; None omits a field.
 
     Returns:
         A decorator. The function gets the fields' values as a dict, then its own options by name.
@@ -180,11 +197,11 @@ def from_dataclass(
         @functools.wraps(function)
         def command(**values: Any) -> None:
             fields = {parameter.name: values.pop(parameter.name) for parameter in parameters}
-            lists = {name: tuple(it) for name, it in fields.items() if isinstance(it, list)}
+            lists = {name: tuple(item) for name, item in fields.items() if isinstance(item, list)}
             function(fields | lists, **values)
 
         _, *own = inspect.signature(function, eval_str=True).parameters.values()
-        every = [it.replace(kind=inspect.Parameter.KEYWORD_ONLY) for it in own] + parameters
+        every = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in own] + parameters
         every.sort(key=_place_in_help)
         command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
         return command
@@ -193,7 +210,7 @@ def from_dataclass(
 
 
 def _place_in_help(parameter: inspect.Parameter) -> tuple[bool, bool]:
-    """Required options come first, those about the output last."""
+    """Required options come first, options about the output last."""
     is_required = parameter.default is inspect.Parameter.empty
     return not is_required, parameter.name in ("as_json", "quiet")
 
@@ -204,7 +221,7 @@ def field_names(options: type) -> list[str]:
 
 
 def field_docs(options: type) -> dict[str, str]:
-    """The line below each field of a dataclass, with options in place of the fields it names."""
+    """The line below each field of a dataclass; names of fields become options."""
     bases = [base for base in reversed(options.__mro__) if dataclasses.is_dataclass(base)]
     docs = {name: doc for base in bases for name, doc in _own_docs(base).items()}
 

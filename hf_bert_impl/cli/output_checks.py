@@ -1,4 +1,4 @@
-"""What is asked of a file that a command is to write, before anything is loaded."""
+"""Early checks of output files."""
 
 from __future__ import annotations
 
@@ -17,48 +17,45 @@ def check_output_file(
     *,
     endings: Sequence[str] = (),
     sources: Iterable[str] = (),
-    beside: Iterable[Path] = (),
+    others: Iterable[Path] = (),
 ) -> None:
     """Checks that a file can be written.
 
     Args:
-        option: By which it is named.
+        option: The option's name.
         file: The file.
         overwrite: Whether it may be replaced.
-        endings: Those that its name may have; empty for any.
+        endings: Allowed endings; empty for any.
         sources: Files that the command reads, as the user wrote them.
-        beside: What else it writes.
+        others: Other files that it writes.
 
     Raises:
         InputError: The file cannot be written, or exists, or is one of the sources.
     """
     if endings and file.suffix not in endings:
-        *others, last = endings
-        allowed = f"{', '.join(others)} or {last}" if others else last
-        raise InputError(f"{option} is {file}. Expected a name that ends in {allowed}. Rename it.")
+        *first, last = endings
+        allowed = f"{', '.join(first)} or {last}" if first else last
+        raise InputError(f"{option} is {file}. End its name in {allowed}.")
     if not file.absolute().parent.is_dir():
         raise InputError(
-            f"there is no folder {file.parent} for {option} {file.name}. Expected an existing "
-            "one. Make it first."
+            f"There is no folder {file.parent} for {option} {file.name}. Create it: mkdir "
+            f"-p {file.parent}"
         )
     if file.is_dir():
-        raise InputError(
-            f"{option} {file} is a folder. Expected the name of a file. Choose another name."
-        )
-    check_sources((file, *beside), sources)
+        raise InputError(f"{option} {file} is a folder. Name a file, such as {file / 'result'}.")
+    check_sources((file, *others), sources)
     if os.path.lexists(file) and not overwrite:
         raise InputError(
-            f"{option} {file} exists. Expected a new file. Choose another name, or replace it "
-            "with --overwrite."
+            f"{option} {file} exists. Choose another name, or replace it with --overwrite."
         )
 
 
 def check_sources(written: Iterable[Path], sources: Iterable[str]) -> None:
-    """Checks that no command writes over what it reads, by whatever name.
+    """Checks that a command does not overwrite its own input.
 
     Args:
-        written: Files that it writes, there or not.
-        sources: What it reads, as the user wrote it; `-` is standard input.
+        written: Files that it writes.
+        sources: Files that it reads, as the user wrote them; `-` is standard input.
 
     Raises:
         InputError: A file is both.
@@ -66,15 +63,14 @@ def check_sources(written: Iterable[Path], sources: Iterable[str]) -> None:
     read = list(map(_status, sources))
     for file in written:
         status = _status(str(file))
-        if status is not None and any(it and os.path.samestat(it, status) for it in read):
+        if status is not None and any(other and os.path.samestat(other, status) for other in read):
             raise InputError(
-                f"the input is in {file}, which this command writes. Expected another output. "
-                "Choose another name."
+                f"This command reads {file}, which it would also write. Choose another output."
             )
 
 
 def _status(source: str) -> os.stat_result | None:
     try:
         return os.fstat(sys.stdin.fileno()) if source == "-" else Path(source).expanduser().stat()
-    except (OSError, ValueError):  # no such file, which is said when it is read
+    except (OSError, ValueError):  # reported when it is read
         return None

@@ -1,4 +1,4 @@
-"""`hf-bert pretrain`: text files to a BERT, resumed where it was stopped."""
+"""`hf-bert pretrain`: trains a BERT on text files."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ import dataclasses
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import AsJson, Files, PushToHub, Silent, from_dataclass
+from hf_bert_impl.cli.options import (
+    AsJson,
+    Files,
+    OutputFolder,
+    PushToHub,
+    Silent,
+    from_dataclass,
+)
 from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.training.launch import check_not_refused
@@ -28,46 +34,32 @@ MODEL, RUN = "The model", "The run"
 PANELS = {"tokenizer": MODEL, "layout": "The text", "max_steps": "Training", "logging_steps": RUN}
 
 
+def _size(text: str, default: str) -> Any:
+    return typer.Option(min=1, help=text, show_default=default, rich_help_panel=MODEL)
+
+
 @from_dataclass(
     PretrainingOptions,
     PANELS,
     files=Files,
-    output=Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="The folder of the run.")
-    ],
+    output=OutputFolder,
     sizes=None,
 )
 def pretrain(
     fields: dict[str, Any],
-    layers: Annotated[
-        int | None,
-        typer.Option(min=1, help="Encoder layers.", show_default="12", rich_help_panel=MODEL),
-    ] = None,
-    hidden_size: Annotated[
-        int | None,
-        typer.Option(min=1, help="Width.", show_default="768", rich_help_panel=MODEL),
-    ] = None,
-    heads: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Attention heads.", show_default="width / 64", rich_help_panel=MODEL
-        ),
-    ] = None,
-    intermediate_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Feed-forward width.", show_default="4 widths", rich_help_panel=MODEL
-        ),
-    ] = None,
+    layers: Annotated[int | None, _size("Encoder layers.", "12")] = None,
+    hidden_size: Annotated[int | None, _size("Hidden size.", "768")] = None,
+    heads: Annotated[int | None, _size("Attention heads.", "hidden size / 64")] = None,
+    intermediate_size: Annotated[int | None, _size("Feed-forward size.", "4 × hidden size")] = None,
     push_to_hub: PushToHub = None,
     as_json: AsJson = False,
     quiet: Silent = False,
 ) -> None:
     """Train a BERT on text, from random weights or from a checkpoint.
 
-    DIR gets the model, its checkpoints, training_log.jsonl, tensorboard/ and curves.png. A run that
-    was killed goes on with the same command and --resume, to the same weights. For several GPUs or
-    machines: accelerate launch $(which hf-bert) pretrain …
+    DIR gets the model, its checkpoints, training_log.jsonl, tensorboard/ and curves.png. To resume
+    an interrupted run, repeat the command with --resume; it ends with the same weights. For several
+    GPUs or machines: accelerate launch $(which hf-bert) pretrain …
 
     Example: hf-bert pretrain corpus.txt --tokenizer my-tokenizer --layers 4 --hidden-size 256
     --max-steps 5000 --output my-bert
@@ -84,9 +76,9 @@ def pretrain(
         "num_attention_heads": heads,
         "intermediate_size": intermediate_size,
     }
-    given = {name: size for name, size in sizes.items() if size is not None}
-    options = PretrainingOptions(**fields, sizes=given)
-    if int(os.environ.get("RANK", 0)):  # the first process of a distributed run speaks and pushes
+    chosen = {name: size for name, size in sizes.items() if size is not None}
+    options = PretrainingOptions(**fields, sizes=chosen)
+    if int(os.environ.get("RANK", 0)):  # only the first process prints and pushes
         quiet, as_json, push_to_hub = True, False, None
     with quiet_libraries(), dataset_bars(not quiet):
         if options.model is not None:
@@ -101,7 +93,7 @@ def pretrain(
                 result = run(options, callbacks)
         except KeyboardInterrupt:
             if not quiet:
-                typer.echo("stopped; the same command with --resume goes on", err=True)
+                typer.echo("interrupted; run the same command with --resume to resume", err=True)
             raise
         if push_to_hub is not None:
             from hf_bert_impl.hub.pushing import push_folder
@@ -115,7 +107,7 @@ def pretrain(
 
 @contextlib.contextmanager
 def dataset_bars(show: bool) -> Iterator[None]:
-    """Shows the progress bars of `datasets` where a person can see them, or hides them."""
+    """Shows the progress bars of `datasets` on a terminal only."""
     import datasets
 
     was_shown = not datasets.are_progress_bars_disabled()
@@ -129,7 +121,7 @@ def dataset_bars(show: bool) -> Iterator[None]:
 
 
 def summary(result: PretrainingResult) -> dict[str, Any]:
-    """The figures of a run as one JSON object."""
+    """The results of a run for JSON."""
     return {
         "output": str(result.output),
         "steps": result.steps,
@@ -140,7 +132,7 @@ def summary(result: PretrainingResult) -> dict[str, Any]:
 
 
 def print_result(result: PretrainingResult) -> None:
-    """Print the figures of a run: those of the last log entry beside those on held-out text."""
+    """Prints the last log entry and the results on held-out text."""
     names = ("mlm_loss", "mlm_accuracy", "perplexity", "nsp_loss", "nsp_accuracy")
     rows = []
     for name in (*names, "tokens_per_second", "flop_share"):

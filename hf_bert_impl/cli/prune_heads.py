@@ -1,4 +1,4 @@
-"""`hf-bert prune-heads`: how much each attention head matters, and the model without the least."""
+"""`hf-bert prune-heads`: measures the importance of attention heads and removes some."""
 
 from __future__ import annotations
 
@@ -33,11 +33,9 @@ if TYPE_CHECKING:
 def prune_heads(
     fields: dict[str, Any],
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A model with a trained head: folder or hub id.")
+        str, typer.Argument(metavar="MODEL", help="A fine-tuned model: a folder or a hub id.")
     ],
-    data: Annotated[
-        str, typer.Option(metavar="FILE", help="Data that the importance is measured on.")
-    ],
+    data: Annotated[str, typer.Option(metavar="FILE", help="Data to measure the importance on.")],
     picture: Picture = None,
     text_column: Text = None,
     text_pair_column: Pair = None,
@@ -45,12 +43,11 @@ def prune_heads(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure which attention heads a task needs, and remove those that matter least.
+    """Measure the importance of attention heads for a task, and remove the least important.
 
-    The task is that of the model's head: classification, tagging, question answering, masked
-    words. The importance of a head is how much the loss changes with a factor on its output, by
-    gradient (Michel et al. 2019). Scores before and after are of the same data. Without --share or
-    --count nothing is removed, without --output nothing is written.
+    The model's head names the task: classification, tagging, question answering or masked words.
+    The importance of a head is the gradient of the loss with respect to a factor on its output
+    (Michel et al. 2019). --share or --count removes heads; --output writes the pruned model.
 
     Example: hf-bert prune-heads sentiment --data train.tsv --test dev.tsv --text-column 0
     --label-column 1 --share 0.3 --output sentiment-pruned
@@ -88,7 +85,7 @@ def prune_heads(
 def print_importance(
     title: str, importance: HeadImportance, pruned: Mapping[int, Sequence[int]]
 ) -> None:
-    """Print the normalised importance of each head, a row a layer; the pruned ones are marked."""
+    """Prints the normalised importance of heads, a row per layer; pruned ones are marked."""
 
     def cell(layer: int, head: int, value: float) -> Cell:
         text = "–" if math.isnan(value) else f"{value:.2f}".removeprefix("0")

@@ -1,4 +1,4 @@
-"""`hf-bert push`: a model as a hub repository that loads anywhere, with code and card."""
+"""`hf-bert push`: publishes a model with code and card on the hub."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson, Model, from_dataclass
-from hf_bert_impl.cli.reports import failure_shown
+from hf_bert_impl.cli.reports import failure_shown, show_speed
 from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.hub.options import PushOptions
 from hf_bert_impl.tables import console
@@ -31,11 +31,10 @@ def push(
 ) -> None:
     """Publish a model on the hub, after a check that it loads without this package.
 
-    The repository has safetensors, config, tokenizer, the code and a model card. By default it
-    loads as transformers' own classes, and with trust_remote_code=True as these; another process
-    loads both and compares the outputs. A model that transformers would compute wrongly loads with
-    the code only. Exit status 1 if a comparison fails (then nothing is uploaded), 2 for bad input
-    and whatever the hub refuses.
+    The repository has weights, config, tokenizer, code and a model card. It loads as transformers'
+    own classes, or with trust_remote_code=True as this package's. Before the upload, another
+    process loads both and compares the outputs. If they differ, the upload is cancelled and the
+    exit status is 1.
 
     Example: hf-bert push ./trained me/my-bert --dry-run ./repository
     """
@@ -58,7 +57,7 @@ def push(
             raise
     if pushed.missing:
         flags = " ".join(f"--{name.replace('_', '-')}" for name in pushed.missing)
-        typer.echo(f"warning: the model card does not say what {flags} would", err=True)
+        typer.echo(f"warning: the model card lacks what {flags} would add", err=True)
     if as_json:
         typer.echo(to_json(vars(pushed) | {"left_out": left_out}))
         return
@@ -66,21 +65,15 @@ def push(
 
 
 def _print(pushed: Pushed, left_out: list[str], has_tokenizer: bool) -> None:
-    out = console()
-    pushed.loading.render(out)
-    for row in pushed.speed:
-        out.print(
-            f"{row.rows} sequence{'s' * (row.rows > 1)}, {row.tokens} tokens: "
-            f"{row.model_ms:.1f} ms, transformers {row.other_ms:.1f} ms: "
-            f"[bold]{row.ratio:.2f} times as fast[/] ({row.least:.2f}–{row.greatest:.2f})",
-            highlight=False,
-        )
+    pushed.loading.render(console())
+    if pushed.speed:
+        show_speed(pushed.speed)
     if left_out:
         more = f" and {len(left_out) - _SHOWN} more" if len(left_out) > _SHOWN else ""
         typer.echo(
-            f"left out, since its class has no place for them: {', '.join(left_out[:_SHOWN])}{more}"
+            f"not published, as the class does not use them: {', '.join(left_out[:_SHOWN])}{more}"
         )
     if not has_tokenizer:
-        typer.echo("MODEL has no tokenizer, so none is in the repository")
+        typer.echo("MODEL has no tokenizer, so the repository has none")
     size = sum(pushed.files.values())
     typer.echo(f"{pushed.place}: {len(pushed.files)} files, {size / 1e6:.1f} MB")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.report import CheckFailed, Report
-from hf_bert_impl.tables import console
+from hf_bert_impl.tables import console, print_table
+
+if TYPE_CHECKING:
+    from hf_bert_impl.measuring.beside import Timed
 
 
 def show(report: Report[Any], as_json: bool, **options: Any) -> None:
@@ -19,12 +22,27 @@ def show(report: Report[Any], as_json: bool, **options: Any) -> None:
     Args:
         report: The report.
         as_json: Whether as JSON.
-        **options: Of the report's `render`.
+        **options: Options of the report's `render`.
     """
     if as_json:
         typer.echo(to_json(report))
     else:
         report.render(console(), **options)
+
+
+def show_speed(rows: Sequence[Timed], title: str = "") -> None:
+    """Prints the times of this package and of transformers."""
+    cells = [
+        (
+            f"{row.rows} sequence{'s' * (row.rows > 1)}, {row.tokens} tokens, "
+            f"{row.padding:.0%} padding",
+            f"{row.other_ms:.1f} ms",
+            f"{row.model_ms:.1f} ms",
+            f"{row.ratio:.2f} ({row.least:.2f}–{row.greatest:.2f})",
+        )
+        for row in rows
+    ]
+    print_table(console(), title, ("", "transformers", "hf_bert_impl", "speed-up"), cells)
 
 
 @contextlib.contextmanager

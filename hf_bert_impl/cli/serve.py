@@ -1,4 +1,4 @@
-"""`hf-bert serve`: a model behind HTTP."""
+"""`hf-bert serve`: a model over HTTP."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def serve(fields: dict[str, Any], model: Model) -> None:
     options = ServingOptions(**fields)
 
     def ready(address: str, info: Any) -> None:
-        typer.echo(f"{address}{PATHS[info.task]} has {info.name}; Ctrl-C ends it")
+        typer.echo(f"{address}{PATHS[info.task]} serves {info.name}; press Ctrl-C to stop")
         if options.host not in LOOPBACK and not os.environ.get(KEY_VARIABLE):
             typer.echo(
-                f"every client that reaches {options.host} can use this server: set {KEY_VARIABLE} "
+                f"warning: every client of {options.host} can use this server; set {KEY_VARIABLE} "
                 "to require a key",
                 err=True,
             )

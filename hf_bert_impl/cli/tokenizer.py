@@ -1,4 +1,4 @@
-"""`hf-bert tokenizer`: a vocabulary of one's own, of word pieces or of words."""
+"""`hf-bert tokenizer`: trains a vocabulary of word pieces or of words."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import typer
 
 from hf_bert_impl.checkpoints import TOKENIZERS
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import AsJson, Files, from_dataclass
+from hf_bert_impl.cli.options import AsJson, Files, OutputFolder, from_dataclass
 from hf_bert_impl.cli.output_checks import check_sources
 from hf_bert_impl.data.vocabulary_options import WordOptions, WordPieceOptions
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.json_files import to_json
+from hf_bert_impl.files.output_folder import check_output as check_output_folder
 from hf_bert_impl.tables import console, print_table
 
 if TYPE_CHECKING:
@@ -27,13 +28,12 @@ if TYPE_CHECKING:
 WRITTEN = (*TOKENIZERS, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 
 app = typer.Typer(
-    help="Make a vocabulary.",
+    help="Train a vocabulary.",
     epilog="Example: hf-bert tokenizer train corpus.txt --vocab-size 8000 --output my-tokenizer",
     no_args_is_help=True,
 )
 
 
-Output = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to write.")]
 Replace = Annotated[bool, typer.Option("--overwrite", help="Replace the tokenizer in DIR.")]
 
 
@@ -42,14 +42,14 @@ Replace = Annotated[bool, typer.Option("--overwrite", help="Replace the tokenize
 def tokenizer_train(
     fields: dict[str, Any],
     files: Files,
-    output: Output,
+    output: OutputFolder,
     overwrite: Replace = False,
     as_json: AsJson = False,
 ) -> None:
-    """Learn a WordPiece vocabulary from text; the same text gives the same vocabulary.
+    """Train a WordPiece vocabulary; the same text gives the same vocabulary.
 
-    [PAD], [UNK], [CLS], [SEP] and [MASK] have the ids 0 to 4. Every Chinese character is a word of
-    its own, as in BERT.
+    [PAD], [UNK], [CLS], [SEP] and [MASK] have the ids 0 to 4. Each Chinese character is a word, as
+    in BERT.
 
     Example: hf-bert tokenizer train corpus.txt --vocab-size 8000 --output my-tokenizer
     """
@@ -59,8 +59,7 @@ def tokenizer_train(
 
         return train_tokenizer(files, **fields)
 
-    asked = fields["vocab_size"]
-    _write(train, output, overwrite, files, as_json, lambda report: rows_of(report, asked))
+    _write(train, output, overwrite, files, as_json)
 
 
 @app.command("words")
@@ -68,14 +67,14 @@ def tokenizer_train(
 def tokenizer_words(
     fields: dict[str, Any],
     files: Files,
-    output: Output,
+    output: OutputFolder,
     overwrite: Replace = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a vocabulary of the words between white space, as codertimo/BERT-pytorch has it.
+    """Make a vocabulary of words separated by white space, as codertimo/BERT-pytorch does.
 
-    <pad>, <unk>, <eos>, <sos> and <mask> have the ids 0 to 4. The file that its bert-vocab wrote
-    may stand in place of the text.
+    <pad>, <unk>, <eos>, <sos> and <mask> have the ids 0 to 4. In place of text, FILES may be the
+    vocabulary that its bert-vocab wrote.
 
     Example: hf-bert tokenizer words corpus.txt --output my-words
     """
@@ -88,16 +87,7 @@ def tokenizer_words(
             return read_word_tokenizer(Path(files[0])), None
         return train_words(files, **fields)
 
-    def rows(report: WordReport | None) -> list[tuple[str, str]]:
-        if report is None:
-            return []
-        return [
-            ("vocabulary", f"{report.vocab_size:,}"),
-            ("different words", f"{report.words:,}"),
-            ("unknown words", f"{report.unknown_rate:.4%}"),
-        ]
-
-    _write(train, output, overwrite, files, as_json, rows)
+    _write(train, output, overwrite, files, as_json)
 
 
 def _write(
@@ -106,7 +96,6 @@ def _write(
     overwrite: bool,
     files: Sequence[str],
     as_json: bool,
-    rows: Callable[[Any], list[tuple[str, str]]],
 ) -> None:
     from hf_bert_impl.files.atomic import atomic_files
     from hf_bert_impl.files.lock import output_lock
@@ -114,48 +103,29 @@ def _write(
     check_output(output, overwrite, files)
     begin = time.perf_counter()
     with quiet_libraries(), output_lock(output.resolve()):
-        check_output(output, overwrite, files)  # again: another run may just have ended
+        check_output(output, overwrite, files)  # again: another run may have written it meanwhile
         trained, report = train()
         with atomic_files(output) as folder:
             trained.save_pretrained(folder)
+    figures = {} if report is None else dataclasses.asdict(report)
     if as_json:
-        figures = {} if report is None else dataclasses.asdict(report)
         typer.echo(to_json({"output": str(output), **figures}))
         return
-    if table := rows(report):
-        print_table(console(), "", ("", ""), table)
+    if figures:
+        rows = [(name.replace("_", " "), f"{value:,.6g}") for name, value in figures.items()]
+        print_table(console(), "", ("", ""), rows)
     typer.echo(f"{output}: written in {time.perf_counter() - begin:.1f} s")
 
 
 def check_output(output: Path, overwrite: bool, files: Sequence[str]) -> None:
-    """Check what can be checked before anything is read.
+    """Checks that the output can be written.
 
     Raises:
-        InputError: The output cannot be written, holds a tokenizer, or the text is a file of one.
+        InputError: It cannot, it holds a tokenizer, or it would overwrite the text.
     """
-    if output.exists() and not output.is_dir():
-        raise InputError(f"{output} is a file. Expected a folder. Choose another name.")
-    if not output.absolute().parent.is_dir():
-        raise InputError(
-            f"there is no folder {output.parent}. Expected an existing one. Make it first."
-        )
+    check_output_folder(output, (), overwrite=True)
     check_sources((output / name for name in WRITTEN), files)
     if not overwrite and any((output / name).exists() for name in TOKENIZERS):
         raise InputError(
-            f"{output} holds a tokenizer. Expected a new folder. Choose another, or replace what "
-            "is in it with --overwrite."
+            f"{output} holds a tokenizer. Choose another folder, or replace it with --overwrite."
         )
-
-
-def rows_of(report: VocabularyReport, asked: int) -> list[tuple[str, str]]:
-    """What a vocabulary came to, where so many tokens were asked for."""
-    size = f"{report.vocab_size:,}"
-    if report.vocab_size < asked:
-        size += f" of {asked:,}: the text has no more pieces to merge"
-    return [
-        ("vocabulary", size),
-        ("alphabet", f"{report.alphabet:,} characters"),
-        ("characters covered", f"{report.character_coverage:.4%}"),
-        ("pieces a word", f"{report.pieces_per_word:.3f}"),
-        ("unknown tokens", f"{report.unknown_rate:.4%}"),
-    ]

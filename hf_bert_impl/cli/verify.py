@@ -1,4 +1,4 @@
-"""`hf-bert verify`: this implementation beside transformers' own BERT, on the same weights."""
+"""`hf-bert verify`: compares this implementation with transformers' BERT."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def verify(
     model: Model,
     head: Head = None,
     heads: Annotated[
-        bool, typer.Option("--heads", help="Also show a grid of layers by attention heads.")
+        bool, typer.Option("--heads", help="Also print a grid of layers and attention heads.")
     ] = False,
     batch_invariant: Annotated[
         bool,
         typer.Option(
             "--batch-invariant",
-            help="Instead, count the bits that change with the batch, with and without "
+            help="Check instead that outputs do not depend on the batch, with and without "
             "batch_invariant.",
         ),
     ] = False,
@@ -34,13 +34,12 @@ def verify(
 ) -> None:
     """Compare this implementation with transformers' own BERT on the same weights.
 
-    Every layer, every attention head and every output, at attended positions, in float32 and
-    bfloat16, with eager and sdpa attention, on unpadded text and on text padded right, left and
-    with holes. Exit status 0 where all agree, 1 where something does not, 2 for bad input.
+    It compares all layers, attention heads and outputs at attended positions, in float32 and
+    bfloat16, with eager and sdpa attention, and with all kinds of padding. The exit status is 1 if
+    they differ.
 
-    With --batch-invariant, 70 random texts are computed alone and in shuffled batches, by
-    transformers, by this package, and with the promise that no bit changes: exit status 1 where
-    it is broken.
+    With --batch-invariant, it computes 70 random texts alone and in shuffled batches. The exit
+    status is 1 if a bit changes with batch_invariant.
 
     Example: hf-bert verify google-bert/bert-base-cased --gradients
     """

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hf_bert_impl.data.option_ranges import COUNT, MILLION, Range
-from hf_bert_impl.errors import InputError, check_offsets
+from hf_bert_impl.errors import InputError, InputNote, check_offsets
 
 #: Defaults, as in Google's run_squad.py and transformers 4.
 MAX_SEQ_LEN = 384
@@ -25,7 +25,7 @@ MAX_QUESTION_LEN = 64
 Integers = NDArray[np.int64]
 
 
-class QuestionCut(UserWarning):
+class QuestionCut(InputNote):
     """A question exceeded `max_question_len`."""
 
 
@@ -135,7 +135,7 @@ def cut_windows(
 
     Raises:
         ValueError: A context is empty, or the lengths leave too few tokens for it.
-        UnfitTokenizer: The tokenizer has no offsets.
+        InputError: The tokenizer has no offsets.
     """
     check_lengths(max_seq_len, doc_stride, max_question_len)
     check_offsets(tokenizer)

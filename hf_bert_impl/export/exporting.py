@@ -1,4 +1,4 @@
-"""Export a model, and prove on padded batches that the file computes what the model does."""
+"""Export of a model, with a comparison on padded batches."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from hf_bert_impl.export.running import Run
 
-#: Largest error in float32, relative to a tensor's largest magnitude. It is wider than for torch:
-#: runtimes fuse and reorder more, and have a softmax and a GELU of their own.
+#: Maximum error in float32, relative to a tensor's largest magnitude. It is wider than for torch,
+#: because runtimes fuse and reorder more and have their own softmax and GELU.
 TOLERANCE = 1e-4
 CHOICES = 2
 
@@ -50,15 +50,15 @@ class Exported:
     """One of `options.FILES`."""
     class_name: str
     outputs: tuple[str, ...]
-    """What the graph gives."""
+    """Names of the graph's outputs."""
     files: dict[str, int]
     """Every file, below `folder`, with its size in bytes."""
     report: ParityReport
-    """The exported file beside the model."""
+    """The comparison with the model."""
 
     @property
     def size(self) -> int:
-        """Bytes of the exported graph with its weights, without config and tokenizer."""
+        """Bytes of the graph and its weights."""
         stem = FILES[self.kind].partition(".")[0]
         return sum(size for name, size in self.files.items() if name.partition(".")[0] == stem)
 
@@ -72,24 +72,19 @@ def export_model(
     source: Path | None = None,
     **options: Any,
 ) -> Exported:
-    """Export a model; the folder appears when the file has been proved right.
+    """Exports a model; the folder appears when the comparison has passed.
 
     Args:
         model: A BERT of this package, in float32 on the CPU.
         folder: A new or empty folder.
         kind: As in `ExportOptions`.
-        tokenizer: Saved beside it, and used for the texts of the comparison; without one that runs
-            on random tokens.
-        source: The folder that the model came from; the modules of a sentence-transformers model
-            (its pooling) come along.
+        tokenizer: Saved with the model and used for the comparison; None compares random tokens.
+        source: The model's source folder; modules of sentence-transformers (pooling) are copied.
         **options: The other fields of `ExportOptions`.
 
-    Returns:
-        The folder's content, and the comparison.
-
     Raises:
-        ValueError: An option is wrong, a package is missing, another run is writing the folder, or
-            the runtime refuses the file.
+        ValueError: An option is invalid, a package is missing, another run is writing the folder,
+            or the runtime refuses the file.
         CheckFailed: The file's outputs differ by more than `TOLERANCE`.
 
     Examples:
@@ -103,8 +98,8 @@ def export_model(
     chosen.check()
     if model.dtype != torch.float32 or model.device.type != "cpu":
         raise InputError(
-            f"the model is in {model.dtype} on {model.device}. Expected float32 on the CPU. Load "
-            "it with dtype=torch.float32."
+            f"The model is in {model.dtype} on {model.device}. Export needs float32 on the "
+            "CPU: load it with dtype=torch.float32."
         )
     read = Path(model.name_or_path or ".")
     with (
@@ -129,7 +124,7 @@ def export_model(
 
 
 def _write_config(model: PreTrainedModel, folder: Path) -> None:
-    """The config of the class that was exported, without code that does not lie beside it."""
+    """The config of the exported class, without references to code."""
     config = copy.deepcopy(model.config)
     config.architectures = [type(model).__name__]
     config.save_pretrained(folder)
@@ -137,7 +132,7 @@ def _write_config(model: PreTrainedModel, folder: Path) -> None:
 
 
 def compare(model: PreTrainedModel, run: Run, tokenizer: Any = None) -> ParityReport:
-    """Compare an exported file with its model at attended positions.
+    """Compares an exported file with its model at attended positions.
 
     Args:
         model: The model, in eval mode.
@@ -145,15 +140,14 @@ def compare(model: PreTrainedModel, run: Run, tokenizer: Any = None) -> ParityRe
         tokenizer: For texts; None compares on random tokens.
 
     Returns:
-        A row for every output of every batch: padded right and left, with holes, without padding,
-        one token alone, and as long a sequence as the model has positions for.
+        A row for every output of every batch of `batches`.
     """
     report = ParityReport()
     for case, batch in batches(model, tokenizer).items():
         with torch.no_grad():
             expected = model(**batch, return_dict=True)
         given = run(batch)
-        # A decoder's cache is no output of the graph.
+        # The graph has no cache as output.
         kept = {name: expected[name] for name in given if expected.get(name) is not None}
         report.extend(
             compare_outputs(
@@ -168,10 +162,10 @@ def compare(model: PreTrainedModel, run: Run, tokenizer: Any = None) -> ParityRe
 
 
 def batches(model: PreTrainedModel, tokenizer: Any = None) -> dict[str, Batch]:
-    """The batches of the comparison, no two of one shape.
+    """The batches of the comparison: all kinds of padding, one token, and full length.
 
     Args:
-        model: It says how many choices, tokens and positions there are.
+        model: The model.
         tokenizer: For texts; None takes random tokens.
     """
     config = model.config

@@ -1,4 +1,4 @@
-"""The files that a model is exported to."""
+"""Writers of the export formats."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-#: A file of protocol buffers ends at two gigabytes; larger weights go into a file beside it.
+#: Protocol buffers are limited to 2 GB; larger weights go into a separate file.
 MOST_IN_ONE_FILE = 1 << 30
 
 
 def write(model: PreTrainedModel, folder: Path, kind: str, opset: int | None = None) -> None:
-    """Export a model into a folder.
+    """Exports a model into a folder.
 
     Args:
         model: A BERT of this package, in float32 on the CPU.
-        folder: Where the files go.
+        folder: The folder.
         kind: One of `FILES`.
         opset: For ONNX, the version of its operators; None takes the exporter's own.
 
@@ -35,7 +35,7 @@ def write(model: PreTrainedModel, folder: Path, kind: str, opset: int | None = N
     if kind == "torch-export":
         import torch
 
-        # Into memory first: torch's own writer ends the process where the disk is full.
+        # Into memory first: on a full disk torch's own writer aborts the process.
         content = io.BytesIO()
         torch.export.save(program, content)
         file.write_bytes(content.getbuffer())
@@ -48,7 +48,7 @@ def write(model: PreTrainedModel, folder: Path, kind: str, opset: int | None = N
 def write_onnx(
     program: torch.export.ExportedProgram, file: Path, *, opset: int | None = None
 ) -> None:
-    """Write a program as ONNX.
+    """Writes a program as ONNX.
 
     Args:
         program: From `export_program`.
@@ -67,15 +67,14 @@ def write_onnx(
         for node in program.graph.nodes
         if node.name in program.graph_signature.user_inputs
     }
-    # The program is traced again, and with gradients torch's attention lays its output out in
-    # another way than it did the first time.
+    # The program is traced again. With gradients, torch's attention would have another layout.
     with torch.no_grad(), quiet():
         try:
             torch.onnx.export(
                 program,
                 f=file,
                 input_names=[name for name in INPUTS if name in inputs],
-                # The program's own axes have no names left, but s18 and the like.
+                # The program's axes have lost their names.
                 dynamic_shapes={name: dict(enumerate(AXES[n])) for name, n in inputs.items()},
                 output_names=list(program.call_spec.out_spec.context),
                 opset_version=opset,
@@ -87,31 +86,30 @@ def write_onnx(
             if opset is not None:
                 raise no_opset(opset, _reason(error)) from error
             raise InputError(
-                f"the installed torch and onnxscript cannot write this model ({_reason(error)}). "
-                "Expected versions that can. Install those that hf_bert_impl's constraints name, "
-                "or choose `kind='torch-export'`."
+                "The installed torch and onnxscript cannot write this model "
+                f"({_reason(error)}). Install the versions of hf_bert_impl's constraints, or "
+                "choose `kind='torch-export'`."
             ) from error
     operators = onnx.load(file, load_external_data=False).opset_import
     made = next(entry.version for entry in operators if entry.domain in ("", "ai.onnx"))
-    # The exporter converts from the version that it is written for, and where it cannot it logs
-    # a line and leaves that version.
+    # Where the exporter cannot convert to the opset, it only logs that.
     if opset is not None and made != opset:
         raise no_opset(opset, f"the exporter made {made}")
 
 
 def _reason(error: BaseException) -> str:
-    """What the exporter stumbled on first; its own message is pages long."""
+    """The first cause of an exporter's error, whose message is pages long."""
     while error.__cause__ is not None:
         error = error.__cause__
     return one_line(error)[:200]
 
 
 def write_openvino(program: torch.export.ExportedProgram, file: Path) -> None:
-    """Write a program as OpenVINO's intermediate representation, by way of ONNX.
+    """Writes a program as OpenVINO's intermediate representation, by way of ONNX.
 
     Args:
         program: From `export_program`.
-        file: The .xml to write; the weights go into the .bin beside it, in float32.
+        file: The .xml to write; its .bin gets the weights in float32.
 
     Raises:
         OSError: The disk is full.
@@ -123,16 +121,16 @@ def write_openvino(program: torch.export.ExportedProgram, file: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         onnx_file = Path(folder) / FILES["onnx"]
         write_onnx(program, onnx_file)
-        # By default the weights would be rounded to float16.
+        # compress_to_fp16 below is on by default.
         graph = openvino.convert_model(onnx_file)
-        # The names of the axes are lost on the way: here an input's layout names them.
+        # ONNX's names of axes are lost; the layout restores them.
         for given in graph.get_parameters():
             axes = ",".join(AXES[len(given.get_partial_shape())])
             given.set_layout(openvino.Layout(f"[{axes}]"))
         try:
             openvino.save_model(graph, file, compress_to_fp16=False)
-        except RuntimeError as error:  # a stream's, which does not say why
+        except RuntimeError as error:  # an error of a stream, without a reason
             raise OSError(
-                f"OpenVINO cannot write its file ({' '.join(str(error).split())}); expected a "
-                "place with room for it; free some space, or name another folder"
+                f"OpenVINO cannot write its file ({one_line(error)}). Free some disk space, or "
+                "choose another folder."
             ) from error

@@ -1,4 +1,4 @@
-"""What an export can be asked for; `hf-bert export` has the fields as its options."""
+"""Options of an export; the fields are the options of `hf-bert export`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import dataclasses
 from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.extras import require
 
-#: Formats, and the file that is opened of each; the names are those that Optimum looks for.
+#: Formats and the names of their files, as in Optimum.
 FILES = {"onnx": "model.onnx", "openvino": "openvino_model.xml", "torch-export": "model.pt2"}
-#: Packages that a format needs. The extra `export` installs all of them.
+#: Packages of a format, all in the extra `export`.
 PACKAGES = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "openvino": ("onnx", "onnxscript", "openvino"),
@@ -26,22 +26,20 @@ class ExportOptions:
     )
     """onnx, openvino or torch-export."""
     opset: int | None = None
-    """ONNX's operator version; None for the exporter's."""
+    """ONNX operator version; None for the exporter's."""
     overwrite: bool = False
-    """Replace a folder that has files."""
+    """Replace DIR if it exists."""
 
     def check(self) -> None:
-        """Check what can be checked before a model is loaded.
+        """Checks the options before a model is loaded.
 
         Raises:
-            ValueError: There is no such format, it has no opset or not that one, or a package is
-                missing.
+            ValueError: The format is unknown, the opset is not supported, or a package is missing.
         """
         check_choice("`kind`", self.kind, FILES)
         if self.opset is not None and self.kind != "onnx":
             raise InputError(
-                f"`opset` is given for the format {self.kind}. Expected it with onnx, which alone "
-                "has one. Leave it out."
+                f"`opset` applies to onnx only, and the format is {self.kind}. Leave it out."
             )
         for package in PACKAGES[self.kind]:
             require(package, "export", f"the format {self.kind}")
@@ -50,12 +48,11 @@ class ExportOptions:
 
             known = onnx.defs.onnx_opset_version()
             if not 1 <= self.opset <= known:
-                raise no_opset(self.opset, f"the installed onnx knows 1 to {known}")
+                raise no_opset(self.opset, f"the installed onnx has 1 to {known}")
 
 
 def no_opset(opset: int, why: str) -> InputError:
-    """The error that a model cannot be written in an operator version."""
+    """The error for an unsupported operator version."""
     return InputError(
-        f"`opset` is {opset}, in which this model cannot be written ({why}). Expected a version "
-        "that the installed torch and onnxscript write. Leave `opset` out for their own."
+        f"`opset` is {opset}, and this model cannot be written in it ({why}). Leave `opset` out."
     )

@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-#: What a graph gives, by class; a class that is not here gives `logits`.
+#: The graph's outputs by class; other classes have `logits`.
 OUTPUTS = {
     "BertModel": ("last_hidden_state", "pooler_output"),
     "BertForPreTraining": ("prediction_logits", "seq_relationship_logits"),
     "BertForQuestionAnswering": ("start_logits", "end_logits"),
 }
-#: What the axes of an input are called, by their number.
+#: Names of an input's axes by their number.
 AXES = {
     2: ("batch_size", "sequence_length"),
     3: ("batch_size", "num_choices", "sequence_length"),
 }
-#: B, C and S of the example that is traced: unlike each other and unlike 0 and 1, so that the
-#: tracer takes none for a constant.
+#: B, C and S of the traced example: all different and above 1, so that the tracer does not treat
+#: them as constants.
 EXAMPLE = (3, 2, 17)
 
 
 class NamedOutputs(nn.Module):
-    """A model that takes and gives named tensors and nothing else.
+    """A model with only named tensors as inputs and outputs.
 
     Args:
         model: A BERT of this package or of transformers, in eval mode.
@@ -48,7 +48,7 @@ class NamedOutputs(nn.Module):
         super().__init__()
         self.model = model
         self.names = OUTPUTS.get(type(model).__name__, ("logits",))
-        # A cache of keys is no tensor, and one forward pass has no use for it.
+        # A cache of keys is not a tensor.
         self.options = {"use_cache": False} if model.config.is_decoder else {}
         self.eval()
 
@@ -58,7 +58,7 @@ class NamedOutputs(nn.Module):
         attention_mask: Tensor,
         token_type_ids: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """(B, S) or (B, C, S) each; outputs as the model's own, those that it has."""
+        """(B, S) or (B, C, S) each; the model's own outputs."""
         given = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
             given["token_type_ids"] = token_type_ids
@@ -69,23 +69,23 @@ class NamedOutputs(nn.Module):
 def export_program(
     model: PreTrainedModel, inputs: Sequence[str] = INPUTS
 ) -> torch.export.ExportedProgram:
-    """Trace a model into a graph; it computes padding, as a graph's shapes cannot depend on values.
+    """Traces a model. The graph computes padding: its shapes cannot depend on values.
 
     Args:
         model: A BERT of this package or of transformers, in float32 on the CPU.
-        inputs: Which of `INPUTS` the graph takes.
+        inputs: The inputs of the graph, from `INPUTS`.
 
     Returns:
-        A program that takes `inputs` by name and gives a dictionary of the tensors of `OUTPUTS`.
+        A program from `inputs` by name to a dictionary of the tensors of `OUTPUTS`.
 
     Raises:
-        ValueError: The model reads an encoder's states, which the graph would lack.
+        ValueError: The model has cross-attention.
     """
     config = model.config
     if getattr(config, "add_cross_attention", False):
         raise InputError(
-            "the model has add_cross_attention=True, and a graph takes no encoder_hidden_states. "
-            "Expected a model without cross-attention. Export another one."
+            "Models with cross-attention cannot be exported. Load the model with "
+            "add_cross_attention=False."
         )
     batch, choices, length = EXAMPLE
     length = min(length, config.max_position_embeddings)
@@ -111,7 +111,7 @@ def export_program(
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Exporters and quantisers print and log their progress; within this they do not."""
+    """Silences the output of exporters and quantisers."""
     disabled = logging.root.manager.disable
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""Exported files, opened in their runtimes on the CPU."""
+"""Exported files in their runtimes on the CPU."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 def open_file(folder: Path, kind: str, threads: int) -> Run:
-    """Open an exported model.
+    """Opens an exported model.
 
     Args:
-        folder: Where it was written.
+        folder: The folder of the export.
         kind: One of `options.FILES`.
-        threads: How many ONNX Runtime and OpenVINO compute with; a torch program has torch's own.
+        threads: Threads of ONNX Runtime and OpenVINO; a torch program uses torch's.
 
     Returns:
         A function from `input_ids`, `attention_mask` and `token_type_ids` to the model's outputs.
 
     Raises:
-        ValueError: The runtime cannot load or run it. The message is the runtime's.
+        ValueError: The runtime cannot load or run it.
     """
     load = {"onnx": _open_onnx, "openvino": _open_openvino, "torch-export": _open_program}[kind]
     try:
@@ -49,8 +49,8 @@ def open_file(folder: Path, kind: str, threads: int) -> Run:
 def _refused(kind: str, error: RuntimeError) -> InputError:
     said = one_line(error)[:300]
     return InputError(
-        f"the runtime of {kind} refuses the exported file ({said}). Expected it to run. Choose "
-        "another `opset`, or another version of the runtime."
+        f"The runtime of {kind} cannot run the exported file ({said}). Choose another "
+        "`opset`, or install another version of the runtime."
     )
 
 
@@ -59,9 +59,9 @@ def onnx_session(file: Path, threads: int, *, alone: bool = False) -> Any:
 
     Args:
         file: The .onnx file.
-        threads: How many it computes with.
-        alone: Nothing that is timed runs beside its threads, so they may look for work between
-            calls, as they do by default.
+        threads: Number of threads.
+        alone: Whether its threads may spin between calls, as by default. That slows other timed
+            code.
     """
     import onnxruntime
 
@@ -77,13 +77,12 @@ def onnx_session(file: Path, threads: int, *, alone: bool = False) -> Any:
 def openvino_model(file: Path, threads: int, precision: str = "f32") -> Any:
     """OpenVINO on a file (.xml or .onnx), compiled for the CPU.
 
-    The latency hint runs one request on all threads; the throughput hint would split them among
-    requests that a single caller never makes.
+    The latency hint runs one request on all threads. The throughput hint would split them.
 
     Args:
         file: The model.
-        threads: How many it computes with.
-        precision: `f32` or `bf16`. Left to itself, OpenVINO takes bf16 where the CPU has it.
+        threads: Number of threads.
+        precision: `f32` or `bf16`. OpenVINO's default is bf16 on CPUs that have it.
     """
     import openvino
 
@@ -121,12 +120,12 @@ def _open_openvino(file: Path, threads: int) -> Run:
 
 
 def _on_arrays(run: Callable[[Mapping[str, Any]], dict[str, Any]], taken: set[str]) -> Run:
-    """A runtime on tensors; an input that the model does not read is missing in its graph."""
+    """A runtime on tensors; the graph lacks inputs that the model does not read."""
     import torch
 
     def on_tensors(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        found = run({name: value.numpy() for name, value in inputs.items() if name in taken})
-        return {name: torch.from_numpy(value) for name, value in found.items()}
+        outputs = run({name: value.numpy() for name, value in inputs.items() if name in taken})
+        return {name: torch.from_numpy(value) for name, value in outputs.items()}
 
     return on_tensors
 

@@ -1,4 +1,4 @@
-"""Files and folders that appear when they are complete, and not before."""
+"""Atomic writes of files and folders."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-#: What the names of half-written files begin with; those of a killed process stay.
+#: Prefix of partial files; a killed process leaves them behind.
 PARTIAL = ".partial-"
 
 
@@ -18,11 +18,10 @@ PARTIAL = ".partial-"
 def atomic_files(folder: Path) -> Iterator[Path]:
     """A temporary folder whose files are moved into another one at the end.
 
-    Each file is replaced at once, and other files of the folder stay. If anything goes wrong
-    before, the folder is left as it was.
+    Each file is replaced atomically, and other files stay. After an error, the folder is unchanged.
 
     Args:
-        folder: Where the files are to be; it is made if it is missing.
+        folder: The folder of the files, created if missing.
 
     Yields:
         The temporary folder, inside that one.
@@ -39,35 +38,28 @@ def atomic_files(folder: Path) -> Iterator[Path]:
         shutil.rmtree(fresh, ignore_errors=True)
         if is_new:
             with contextlib.suppress(OSError):
-                folder.rmdir()  # only where nothing was moved into it
+                folder.rmdir()  # fails unless it is empty
 
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """A temporary name for one file, which takes its place at the end, as in `atomic_files`.
-
-    Args:
-        path: Where the file is to be.
-
-    Yields:
-        The temporary name, with the same ending.
-    """
+    """A temporary name with the same ending for one file, which is moved to `path` at the end."""
     with atomic_files(path.parent) as fresh:
         yield fresh / path.name
 
 
 def swap_in(fresh: Path, folder: Path) -> Path | None:
-    """Puts a complete folder in another one's place; nothing of that one is deleted.
+    """Replaces a folder by a complete one on the same disk.
 
     Args:
-        fresh: The complete folder, on the same disk.
-        folder: The name that it gets.
+        fresh: The complete folder.
+        folder: Its new name.
 
     Returns:
-        Where the old folder is now, beside the new one; None if there was none.
+        The new path of the old folder; None if there was none.
 
     Raises:
-        OSError: It cannot be renamed. The old folder is in its place then.
+        OSError: Renaming failed. The old folder is in its place.
     """
     if not folder.exists():
         os.rename(fresh, folder)
@@ -79,14 +71,14 @@ def swap_in(fresh: Path, folder: Path) -> Path | None:
     except BaseException:
         if not folder.exists():
             os.rename(old, folder)
-        elif fresh.exists():  # not even the first was done
+        elif fresh.exists():  # the first rename failed
             os.rmdir(old)
         raise
     return old
 
 
 def sync(path: Path) -> None:
-    """Waits until a file, or the names in a folder, are on the disk and outlive a power cut."""
+    """Flushes a file, or the entries of a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -95,9 +87,9 @@ def sync(path: Path) -> None:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether an exception, of whatever library, says that no space is left."""
+    """Whether an exception of any library means a full disk."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
-    # safetensors reports it in words only, and torch by the place in its code that could not write.
+    # safetensors reports it in words, torch by the name of its writer.
     words = ("No space left", "PytorchStreamWriter", "inline_container")
     return any(word in str(error) for word in words)

@@ -1,4 +1,4 @@
-"""The one place that reads and writes JSON: whatever is wrong with it becomes one line."""
+"""Reading and writing JSON."""
 
 import dataclasses
 import json
@@ -22,15 +22,15 @@ def read_json(
 
     Args:
         path: The file, in UTF-8.
-        expected: What it should be, for messages.
+        expected: The content in words, for messages.
         kind: The type of its content, or several.
-        remedy: What to do about a wrong one, for messages.
+        remedy: The remedy for invalid content, for messages.
 
     Returns:
         Its content.
 
     Raises:
-        ValueError: There is no such file, or a folder, or `parse_json` refuses its content.
+        ValueError: The file is missing or a folder, or its content is invalid.
         OSError: It cannot be read.
     """
     check_text_file(Path(path), expected)
@@ -42,13 +42,13 @@ def parse_json(
     where: str,
     expected: str = "a JSON object",
     kind: type | tuple[type, ...] = dict,
-    remedy: str = "mend it",
+    remedy: str = "restore the file",
 ) -> Any:
     """Reads JSON.
 
     Args:
         content: The text, or its bytes in UTF-8 (a byte-order mark is passed over).
-        where: What it is, for messages: a path, "line 7 of train.jsonl".
+        where: The source, for messages, as in "line 7 of train.jsonl".
         expected: As in `read_json`.
         kind: As in `read_json`.
         remedy: As in `read_json`.
@@ -57,8 +57,7 @@ def parse_json(
         The value.
 
     Raises:
-        ValueError: It is empty, not UTF-8, not JSON, nested too deeply for Python to read, or of
-            another type.
+        ValueError: It is empty, not UTF-8, not JSON, nested too deeply, or of another type.
     """
     problem = None
     try:
@@ -76,29 +75,28 @@ def parse_json(
     except ValueError as error:
         problem = f"is not JSON ({' '.join(str(error).split())})"
     if problem is not None:
-        raise InputError(f"{where} {problem}. Expected {expected}. {remedy}.")
+        raise InputError(f"{where} {problem}. It should be {expected}: {remedy}.")
     return value
 
 
 def check_text(value: Any, where: str) -> None:
     r"""Checks that the texts of a JSON value can be encoded.
 
-    JSON can spell half of a surrogate pair, as in "\ud83d". No character is that half, so neither
-    a tokenizer takes it nor can it be written.
+    JSON can contain half of a surrogate pair, as in "\ud83d", which has no UTF-8 form.
 
     Args:
-        value: A text, or anything with texts in it; keys count.
-        where: What it is, for messages.
+        value: A text, or a structure with texts, keys included.
+        where: Its source, for messages.
 
     Raises:
-        ValueError: Half a pair is in it.
+        ValueError: It has half a pair.
     """
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:
         raise InputError(
-            f"{where} has half a surrogate pair (\\u{ord(error.object[error.start]):04x}). "
-            "Expected whole characters. Mend it."
+            f"{where} has half a surrogate pair (\\u{ord(error.object[error.start]):04x}), "
+            "which is no character. Remove it."
         ) from error
 
 

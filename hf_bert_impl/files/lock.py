@@ -1,4 +1,4 @@
-"""One writer an output: a second one is told so before it does any work."""
+"""Locks that allow one writer per output."""
 
 from __future__ import annotations
 
@@ -18,24 +18,23 @@ _held: set[int] = set()
 def output_lock(output: Path) -> Iterator[bool]:
     """Keeps other runs from writing the same output.
 
-    The lock is on `.NAME.lock` beside the output, which is deleted at the end. It belongs to the
-    process: what a killed one leaves is a file that locks nothing. Missing folders above the output
-    are made, and removed again if they are still empty at the end.
+    The lock is on `.NAME.lock` in the same folder, which is deleted at the end. The system releases
+    it when the process ends. Missing parent folders are created, and removed at the end if empty.
 
     Args:
-        output: A file or a folder that is to be written, there or not.
+        output: The file or folder to write.
 
     Yields:
-        Whether it is locked: not every system and disk has locks.
+        Whether it is locked: some systems and disks have no locks.
 
     Raises:
-        InputError: Another run is writing it, or nothing can be written there.
+        InputError: Another run is writing it, or its folder is not writable.
     """
     output = Path(os.path.abspath(output))
     place = output.parent.resolve()
     file = place / f".{output.name}.lock"
     if not os.access(place, os.W_OK) and output.is_dir():
-        file = output  # a mounted folder, say, beside which nothing can be written
+        file = output  # such as a mounted folder with a read-only parent
     missing = [path for path in (place, *place.parents) if not path.exists()][::-1]
     with contextlib.ExitStack() as undo:
         try:
@@ -45,8 +44,7 @@ def output_lock(output: Path) -> Iterator[bool]:
             lock = _locked(file)
         except BlockingIOError:
             raise InputError(
-                f"another run is writing {output}. Expected one at a time. Wait, stop that one, "
-                "or name another output."
+                f"Another run is writing {output}. Wait for it, stop it, or choose another output."
             ) from None
         except OSError as error:
             raise unwritable(output, error) from error
@@ -56,16 +54,16 @@ def output_lock(output: Path) -> Iterator[bool]:
 
 
 def unwritable(output: Path, error: BaseException) -> InputError:
-    """The error for a place that cannot be written to, or has no space left."""
+    """The error for an output that cannot be written."""
     return InputError(
-        f"{output!s:.200} cannot be written ({getattr(error, 'strerror', None) or error}). "
-        "Expected a place that can be written to, with room for the result. Free some space, or "
-        "name another one."
+        f"{output!s:.200} cannot be written "
+        f"({getattr(error, 'strerror', None) or error}). Free some disk space, or "
+        "choose another place."
     )
 
 
 def _locked(path: Path) -> int | None:
-    """The descriptor of a locked file; None where the system or the disk has no locks."""
+    """The descriptor of a locked file; None if the system or disk has no locks."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -75,7 +73,7 @@ def _locked(path: Path) -> int | None:
         descriptor = os.open(path, how | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever held it before may have deleted it after it was opened here.
+            # The previous holder may have deleted it after it was opened here.
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), os.stat(path)):
                     _held.add(descriptor)
@@ -89,10 +87,10 @@ def _locked(path: Path) -> int | None:
 
 
 def _release(file: Path, descriptor: int) -> None:
-    if descriptor not in _held:  # a forked process, which has let go of it
+    if descriptor not in _held:  # a forked process, which has closed it
         return
-    if file.is_file() and not file.stat().st_size:  # what has content was not made here
-        # Deleted before it is unlocked: afterwards it may be another run's.
+    if file.is_file() and not file.stat().st_size:  # a file with content is not ours
+        # Before it is unlocked: afterwards another run may hold it.
         file.unlink()
     _held.discard(descriptor)
     os.close(descriptor)
@@ -103,12 +101,12 @@ def _remove_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _let_go() -> None:
-    # A process that was forked shares the lock, and may outlive the one that was killed.
+def _close_all() -> None:
+    # A forked process shares the lock and may outlive a killed parent.
     for descriptor in _held:
         os.close(descriptor)
     _held.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)
+    os.register_at_fork(after_in_child=_close_all)

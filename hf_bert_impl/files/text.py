@@ -1,7 +1,4 @@
-"""UTF-8 text out of files and streams: one reader, and one message for any other encoding.
-
-A byte-order mark at the beginning is passed over.
-"""
+"""Reading UTF-8 text; a byte-order mark at the beginning is skipped."""
 
 from __future__ import annotations
 
@@ -13,31 +10,27 @@ from hf_bert_impl.errors import InputError, InputNote, MissingFile
 
 
 def check_text_file(path: Path, expected: str) -> None:
-    """Checks that a file is there.
-
-    Args:
-        path: The file.
-        expected: What it should be, for the message.
+    """Checks that a file exists; `expected` describes it in messages.
 
     Raises:
         InputError: It is a folder.
-        MissingFile: There is no such file.
+        MissingFile: It does not exist.
     """
     if path.is_dir():
-        raise InputError(f"{path} is a folder. Expected {expected}. Name a file in it.")
+        raise InputError(f"{path} is a folder. It should be {expected}.")
     if not path.exists():
-        raise MissingFile(f"there is no file {path}. Expected {expected}. Check the path.")
+        raise MissingFile(f"There is no file {path}. It should be {expected}.")
 
 
 def mended_lines(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
-    """Lines with U+FFFD, which BERT's tokenizers pass over, in place of bytes that are not UTF-8.
+    """Replaces invalid UTF-8 bytes by U+FFFD, which BERT's tokenizers skip.
 
-    Collections out of the web have a few such bytes, as the published IMDB reviews do. A warning at
-    the end counts the lines. More than one line in a hundred so far is another encoding, and stays
-    as it is for `decode` to refuse.
+    Texts from the web, such as the IMDB reviews, have a few such bytes. A warning at the end counts
+    the lines. If more than 1% of the lines so far are invalid, they are not changed, so that
+    `decode` raises an error about the encoding.
 
     Args:
-        lines: Of a binary stream, from its beginning.
+        lines: The lines of a binary stream, from its beginning.
         name: The name of the stream, for the warning.
     """
     mended = 0
@@ -55,7 +48,7 @@ def mended_lines(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
 
 
 def read_text(path: str | Path) -> str:
-    """A whole file, its line ends as they are.
+    """Reads a whole file without changing its line ends.
 
     Raises:
         InputError: It is not UTF-8.
@@ -65,18 +58,18 @@ def read_text(path: str | Path) -> str:
 
 
 def escaped(text: str | bytes) -> str:
-    r"""A text that can be written: what is no character is spelled out, as in \xc9 or \ud83d."""
+    r"""A text with invalid characters escaped, as in \xc9 or \ud83d."""
     content = text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace")
     return content.decode("utf-8", "backslashreplace")
 
 
 def decode(content: bytes, name: str, first_line: int = 1) -> str:
-    """The text that UTF-8 bytes spell.
+    """Decodes UTF-8.
 
     Args:
         content: The bytes.
-        name: The file that they come from, for the message.
-        first_line: The number of their first line in it.
+        name: Their file, for the message.
+        first_line: The number of their first line in the file.
 
     Raises:
         InputError: They are not UTF-8; the message names the line and the byte.
@@ -87,8 +80,7 @@ def decode(content: bytes, name: str, first_line: int = 1) -> str:
         line = first_line + content.count(b"\n", 0, error.start)
         place = error.start - content.rfind(b"\n", 0, error.start)
         raise InputError(
-            f"line {line} of {name} is not UTF-8 text (byte {place} of the line is "
-            f"0x{content[error.start]:02x}: {error.reason}). Expected UTF-8. Save the file as "
-            "UTF-8."
+            f"Line {line} of {name} is not UTF-8 text (byte {place} of the line is "
+            f"0x{content[error.start]:02x}: {error.reason}). Save the file as UTF-8."
         ) from error
     return text.removeprefix("\ufeff") if first_line == 1 else text

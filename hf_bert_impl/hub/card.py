@@ -1,7 +1,7 @@
-"""The model card: YAML metadata and what was checked and measured at the push.
+"""The model card: YAML metadata, and the checks and measurements of the push.
 
-A card that the model had stays: its metadata win over what is inferred, and its text is followed by
-this package's section, which a later push replaces.
+An existing card stays: its metadata win over inferred ones, and this package's section follows its
+text. A later push replaces that section.
 """
 
 from __future__ import annotations
@@ -34,77 +34,58 @@ if TYPE_CHECKING:
     from hf_bert_impl.measuring.beside import Timed
     from hf_bert_impl.parity import ParityReport
 
-#: What `hf-bert finetune` leaves beside a model.
+#: Written by `hf-bert finetune`.
 METRICS = "metrics.json"
 _BEGIN, _END = "<!-- begin: hf-bert push -->", "<!-- end: hf-bert push -->"
 _SECTION = re.compile(rf"\n*{re.escape(_BEGIN)}.*?{re.escape(_END)}\n*", re.DOTALL)
 _PICTURE = re.compile(r"!\[[^\]]*\]\(([\w.-]+\.(?:png|svg|jpg|jpeg))\)")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _SPLITS = ("test", "validation")
-#: Turns whose ratios lie further apart than this, greatest to least, were not alone on the machine.
+#: Maximum ratio of the largest to the smallest speed-up; above it the machine was busy.
 _WIDEST = 1.5
-#: What only the owner knows, by field of the metadata.
+#: Metadata that only the owner can give.
 _ASKED = ("license", "language", "base_model")
-#: What the hub's page offers to try, by task; it is English.
-_WIDGETS: dict[str, list[dict[str, Any]]] = {
-    "feature-extraction": [{"text": "The river rose in the night."}],
-    "fill-mask": [{"text": "The river rose in the [MASK]."}],
-    "text-classification": [{"text": "A warm and funny film, well played."}],
-    "token-classification": [{"text": "Marie Curie was born in Warsaw."}],
-    "question-answering": [
-        {
-            "text": "Where was Marie Curie born?",
-            "context": "Marie Curie was born in Warsaw and worked in Paris.",
-        }
-    ],
-    "sentence-similarity": [
-        {
-            "source_sentence": "The river rose in the night.",
-            "sentences": ["After dark the water climbed.", "He sells old books."],
-        }
-    ],
-}
 
 
 @dataclasses.dataclass
 class CardFacts:
-    """What a card says."""
+    """The content of a card."""
 
     repo_id: str
     model: PreTrainedModel
     options: PushOptions
-    """Licence, base model and language, and whether the code is in the repository."""
+    """Licence, base model, language and whether the code is published."""
     loading: ParityReport | None = None
-    """How it loads elsewhere; None where that was not tried."""
+    """The load check; None if there was none."""
     speed: Sequence[Timed] = ()
-    """This package beside transformers; empty where transformers does not have the model. Rows of a
-    machine that did other work meanwhile are left out."""
+    """Times of this package and of transformers; empty if transformers lacks the model. Rows from a
+    busy machine are omitted."""
     has_tokenizer: bool = True
     card: str = ""
-    """The card that there is already, whole."""
+    """The existing card."""
     source: Path | None = None
-    """The folder that the model came from, with metrics and what its card shows."""
+    """The model's source folder, with metrics and the card's pictures."""
 
 
 def write_card(folder: Path, facts: CardFacts) -> list[str]:
-    """Write the model card, and copy what the kept part of it shows.
+    """Writes the model card, and copies the pictures of its text.
 
     Args:
-        folder: Of the model.
-        facts: What to say.
+        folder: The model's folder.
+        facts: The content.
 
     Returns:
-        What only the owner knows and the card lacks: of licence, language and base model.
+        The metadata that are missing: of license, language and base_model.
 
     Raises:
-        InputError: The model's own card has metadata that cannot be read.
+        InputError: The existing card's metadata cannot be read.
     """
     card = _own_card(facts)
-    data: Any = card.data  # the names of a card's fields are set when it is made
+    data: Any = card.data  # the fields of a card are dynamic
     _fill_metadata(data, facts)
     text = _SECTION.sub("\n", card.text).strip()
     if facts.source is not None:
-        for name in {*_PICTURE.findall(text), REPORT}:  # a converted model's card names its report
+        for name in {*_PICTURE.findall(text), REPORT}:  # a converted model's card links its report
             if (facts.source / name).is_file():
                 shutil.copyfile(facts.source / name, folder / name)
     name, stock = type(facts.model).__name__, loads_in_stock(facts.model.config)
@@ -120,7 +101,7 @@ def write_card(folder: Path, facts: CardFacts) -> list[str]:
         dtype=str(facts.model.dtype).removeprefix("torch."),
         auto=next(auto for auto, class_name in MODEL_CLASSES.items() if class_name == name),
         stock=stock,
-        # Where the config is unknown without the code, transformers would ask for consent.
+        # transformers needs the code for such a config.
         trust=", trust_remote_code=True" if facts.options.code and not stock else "",
         is_sentence_model=_is_sentence_model(facts),
         has_labels=name in ("BertForSequenceClassification", "BertForTokenClassification"),
@@ -142,13 +123,13 @@ def _own_card(facts: CardFacts) -> ModelCard:
         return ModelCard(text, ignore_metadata_errors=True)
     except (ValueError, TypeError, yaml.YAMLError) as error:
         raise InputError(
-            f"the metadata of the model's {CARD} cannot be read ({one_line(error)[:200]}). "
-            "Expected YAML between two lines of ---. Fix or remove the card."
+            f"The metadata of the model's {CARD} cannot be read ({one_line(error)[:200]}). "
+            "Write YAML between two lines of ---, or remove the card."
         ) from error
 
 
 def _fill_metadata(data: Any, facts: CardFacts) -> None:
-    """What the card does not say yet."""
+    """Fills in missing metadata."""
     is_sentence_model = _is_sentence_model(facts)
     name = type(facts.model).__name__
     library = "sentence-transformers" if is_sentence_model else "transformers"
@@ -162,8 +143,6 @@ def _fill_metadata(data: Any, facts: CardFacts) -> None:
     data.pipeline_tag = data.pipeline_tag or task
     tags = ["bert", "hf_bert_impl", *(["sentence-transformers"] if is_sentence_model else [])]
     data.tags = list(dict.fromkeys([*(data.tags or []), *tags]))
-    if data.language in (None, "en") and data.pipeline_tag in _WIDGETS:
-        data.widget = getattr(data, "widget", None) or _WIDGETS[data.pipeline_tag]
     results = [] if data.eval_results else _eval_results(facts, data.pipeline_tag or "other")
     if results:
         data.model_name = data.model_name or facts.repo_id.rpartition("/")[2]
@@ -177,14 +156,14 @@ def _is_sentence_model(facts: CardFacts) -> bool:
 
 
 def _base_model(facts: CardFacts) -> str | None:
-    """The hub's name of the checkpoint that was loaded, unless it is the repository itself."""
+    """The hub id of the loaded checkpoint, unless it is the repository itself."""
     name = str(facts.model.name_or_path)
     is_hub_id = _HUB_ID.fullmatch(name) and not Path(name).exists()
     return name if is_hub_id and name != facts.repo_id else None
 
 
 def _eval_results(facts: CardFacts, task: str) -> list[EvalResult]:
-    """The figures of `hf-bert finetune`, which stand for one data set."""
+    """The scores of `hf-bert finetune`."""
     file = facts.source / METRICS if facts.source is not None else None
     if file is None or not file.is_file():
         return []

@@ -1,8 +1,7 @@
-"""Whether a folder, as a hub repository, loads where this package is not installed.
+"""Checks that a folder loads as a hub repository where this package is not installed.
 
-Another process loads it without a network by the Auto class of its model: as it is, and with its
-code trusted. Both are compared with what this package loads from it. tests/hub loads a repository
-by every Auto class.
+Another process loads it offline with the Auto class of its model, as it is and with its code
+trusted. Both are compared with the model that this package loads. tests/hub tests all Auto classes.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ from hf_bert_impl.parity.batches import (
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-#: Lengths differ, so that there is padding; four rows make two questions of two choices.
+#: Different lengths create padding; four rows are two questions with two choices.
 _LENGTHS = (5, 23, 9, 14)
-#: Where the classes come from on each side, and the case of a report's rows.
+#: The package of the classes on each side, and the case of a report's rows.
 _PACKAGES = {"stock": "transformers", "trusted": "transformers_modules"}
 _CASES = {"stock": "as it is", "trusted": "code trusted"}
 
@@ -43,25 +42,25 @@ _CASES = {"stock": "as it is", "trusted": "code trusted"}
 def check_loading(
     folder: Path, model: PreTrainedModel, tokenizer: Any = None, *, code: bool = True
 ) -> ParityReport:
-    """Load a folder in another process as users of the hub do, and compare with the model.
+    """Loads a folder in another process as users of the hub do, and compares with the model.
 
     Args:
-        folder: What `save_with_code` wrote.
-        model: The model that was saved there.
-        tokenizer: The tokenizer that was saved there.
-        code: Whether code was saved there.
+        folder: A folder written by `save_with_code`.
+        model: The saved model.
+        tokenizer: The saved tokenizer.
+        code: Whether the code was saved.
 
     Returns:
         Rows of the cases `as it is` and `code trusted`: the class or its refusal, each output, and
         the token ids.
 
     Raises:
-        OSError: The other process ended early.
+        OSError: The other process failed.
     """
     name = type(model).__name__
     has_pooler = name != "BertModel" or model.pooler is not None
     options = {} if has_pooler else {"add_pooling_layer": False}
-    # Read from the file in float32, as everybody who loads it does.
+    # In float32, as the other process loads it.
     saved = type(model).from_pretrained(folder, dtype=torch.float32, **options).eval()
     choices = 2 if name == "BertForMultipleChoice" else 0
     tokens = random_tokens(saved.config, _LENGTHS)
@@ -84,7 +83,7 @@ def check_loading(
         report.rows.append(_row(side, row_name, _fault(side, result, refused)))
         if "error" in result:
             continue
-        # A pooler that the model lacks is drawn at random.
+        # transformers adds a random pooler where the model has none.
         given = {name: value for name, value in result["outputs"].items() if name in own}
         ours = ModelOutput(**{name: own[name] for name in given})
         mask = attended_positions(batch)
@@ -104,7 +103,7 @@ def check_loading(
 
 
 def _fault(side: str, result: Mapping[str, Any], refused: bool) -> str:
-    """What is wrong with what a side gave; empty for nothing."""
+    """The fault of a side's result; empty for none."""
     if "error" in result:
         return "" if refused else f"it is refused: {result['error']}"
     if refused:
@@ -120,12 +119,12 @@ def _row(side: str, name: str, fault: str) -> ParityRow:
 
 
 def _run(task: dict[str, Any]) -> dict[str, Any]:
-    """What the other process gave."""
+    """Runs the other process."""
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch)
         torch.save(task, work / "task.pt")
         ended = subprocess.run(
-            # -P keeps the folder of the script, and with it our file names, out of the imports.
+            # -P keeps the script's folder, whose names would shadow others, out of sys.path.
             [sys.executable, "-P", load_check_child.__file__, scratch],
             env=os.environ
             | {"HF_HOME": scratch, "HF_MODULES_CACHE": scratch, "HF_HUB_OFFLINE": "1"},
@@ -138,9 +137,8 @@ def _run(task: dict[str, Any]) -> dict[str, Any]:
         if ended.returncode:
             last = (ended.stderr.strip().splitlines() or ["it said nothing"])[-1]
             raise OSError(
-                f"the process that loads the repository ended with status {ended.returncode} "
-                f"({last}); expected it to load the model; nothing was published; check for a lack "
-                "of memory, or whether transformers was replaced meanwhile"
+                f"The process that loads the repository ended with status {ended.returncode} "
+                f"({last}). Nothing was published. Free some memory and run it again."
             )
         results: dict[str, Any] = torch.load(work / "results.pt")
         return results

@@ -1,7 +1,6 @@
-"""Loads a folder where hf_bert_impl is not installed; `load_check.py` runs this file.
+"""Loads a folder as if hf_bert_impl were not installed; `load_check.py` runs this file.
 
-It reads the folder, its Auto class, a batch and texts, and writes for each side what the model and
-the tokenizer gave, or why they were refused.
+It writes the outputs of model and tokenizer for each side, or the error of loading them.
 """
 
 import gc
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 import transformers
 
-#: What loading raises where transformers refuses, or where code or files are broken.
+#: Errors of loading, for refused models and for broken code or files.
 ERRORS = (ValueError, OSError, RuntimeError, ImportError, AttributeError, KeyError, TypeError)
 
 
@@ -38,7 +37,7 @@ def load_tokenizer(task: dict[str, Any], trusted: bool) -> dict[str, Any]:
 
 
 def attempt(load: Callable[..., Any], task: dict[str, Any]) -> dict[str, Any]:
-    """What loading gave on each side, or why it was refused."""
+    """The results of loading on each side, or the error."""
     results = {}
     for side in task["sides"]:
         try:
@@ -50,10 +49,10 @@ def attempt(load: Callable[..., Any], task: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    # None makes every import of the package fail, as if it were not there.
+    # None makes imports of the package fail.
     sys.modules["hf_bert_impl"] = None  # type: ignore[assignment]
     work = Path(sys.argv[1])
     task = torch.load(work / "task.pt")
     results = {"model": attempt(load_model, task), "tokenizer": attempt(load_tokenizer, task)}
     torch.save(results, work / "results.pt")
-    gc.freeze()  # else the end would look for garbage among all that was imported, for a second
+    gc.freeze()  # a collection at exit would take a second

@@ -1,4 +1,4 @@
-"""What a push can be asked for; `hf-bert push` has the fields as its options."""
+"""Options of a push; the fields are the options of `hf-bert push`."""
 
 from __future__ import annotations
 
@@ -20,24 +20,21 @@ class PushOptions:
     code: bool = dataclasses.field(default=True, metadata={"flags": ("--with-code/--no-code",)})
     """Include this package's code, for trust_remote_code."""
     revision: str | None = None
-    """The branch, which is created if it is missing; None for main."""
+    """The branch, created if missing; None for main."""
     license: str | None = dataclasses.field(default=None, metadata={"metavar": "ID"})
     """The model's licence, as in apache-2.0; None for the card's."""
     base_model: str | None = dataclasses.field(default=None, metadata={"metavar": "ID"})
-    """The hub id that the model was made from; None for the card's, or MODEL."""
+    """The hub id of the base model; None for the card's, or MODEL."""
     language: str | None = dataclasses.field(default=None, metadata={"metavar": "CODE"})
     """The model's language, as in en, or en,nl; None for the card's."""
     speed: bool = True
-    """Time the model for the card."""
+    """Measure the speed for the card."""
 
     def check(self, repo_id: str) -> None:
-        """Check what can be checked before anything is loaded.
-
-        Args:
-            repo_id: Where the model goes.
+        """Checks the options before anything is loaded.
 
         Raises:
-            ValueError: A name, a language or the folder is wrong, or an option has no effect.
+            ValueError: A name, a language or the folder is invalid, or an option has no effect.
         """
         from hf_bert_impl.hub.uploading import check_repo_id
         from hf_bert_impl.model_card import language_codes
@@ -50,12 +47,9 @@ class PushOptions:
         for name in ("revision", "license"):
             value = getattr(self, name)
             if value is not None and not value.strip():
-                raise InputError(f"`{name}` is empty. Expected a name. Leave it out, or give one.")
+                raise InputError(f"`{name}` is empty. Leave it out, or give a value.")
         if self.dry_run is not None:
             for name in ("private", "revision"):
                 if getattr(self, name):
-                    raise InputError(
-                        f"`{name}` has no effect with `dry_run`. Expected options that have one. "
-                        "Leave it out."
-                    )
+                    raise InputError(f"`{name}` has no effect with `dry_run`. Leave it out.")
             check_output(self.dry_run, [], None)

@@ -1,4 +1,4 @@
-"""A push from the model in memory to a repository that loads anywhere."""
+"""A push of a model in memory to the hub."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ROUNDS = 3
 
 @dataclasses.dataclass(frozen=True)
 class Pushed:
-    """What a push left."""
+    """The result of a push."""
 
     repo_id: str
     place: str
@@ -46,9 +46,9 @@ class Pushed:
     """Every file with its size in bytes."""
     loading: ParityReport
     speed: list[Timed]
-    """This package beside transformers; empty where transformers does not have the model."""
+    """Times of this package and of transformers; empty if transformers lacks the model."""
     missing: list[str]
-    """Metadata that the card lacks and its owner knows: license, language, base_model."""
+    """Missing metadata: of license, language and base_model."""
 
 
 def push(
@@ -66,18 +66,15 @@ def push(
         model: A model of this package.
         repo_id: NAME or OWNER/NAME.
         tokenizer: Published with it.
-        source: The folder that the model came from; its card, metrics and sentence-transformers
-            modules are published too.
-        api: How the hub is reached; None for its usual address and the saved token.
+        source: The model's source folder; its card, metrics and sentence-transformers modules are
+            published too.
+        api: None for the usual address and the saved token.
         **options: The fields of `PushOptions`.
 
-    Returns:
-        Where it is, its files, and what was checked and measured.
-
     Raises:
-        ValueError: A name or folder is wrong, or the model is none of this package.
-        OSError: The disk is full, or the folder cannot be written.
-        CheckFailed: What would be published does not load as it should; nothing was.
+        ValueError: A name or folder is invalid, or the model is not of this package.
+        OSError: The folder cannot be written.
+        CheckFailed: The repository would not load correctly; it is not published.
         PushError: The hub cannot be reached or refuses.
 
     Examples:
@@ -102,7 +99,7 @@ def push(
     if source is not None and (source / CARD).is_file():
         card = (source / CARD).read_text(encoding="utf-8", errors="replace")
     with eval_mode(model), _folder(dry_run, source) as folder:
-        # A tokenizer from elsewhere, or changed since, is saved as it is in memory.
+        # A tokenizer from another place is saved as it is in memory.
         is_from = tokenizer is not None and source == Path(tokenizer.name_or_path)
         origin = source if is_from else None
         save_with_code(model, folder, tokenizer, code=chosen.code, source=origin)
@@ -131,24 +128,23 @@ def push(
 
 
 def push_folder(folder: Path, repo_id: str, model_class: type[PreTrainedModel]) -> Pushed:
-    """Publish the model of a training run, as `push` does.
+    """Publishes the model of a training run, as `push` does.
 
     Args:
-        folder: The run's, with the model and its tokenizer.
+        folder: The folder of the model and its tokenizer.
         repo_id: NAME or OWNER/NAME.
         model_class: The model's class.
 
     Raises:
-        InputError: It was not possible; the model is in the folder all the same.
+        InputError: The push failed.
     """
     model = model_class.from_pretrained(folder)
     try:
         return push(model, repo_id, tokenizer=load_tokenizer(str(folder), {}), source=folder)
     except (PushError, CheckFailed) as error:
         raise InputError(
-            f"the model could not be uploaded to {repo_id} ({one_line(error)}). Expected a "
-            f"repository that takes it. It is whole in {folder}: `hf-bert push {folder} "
-            f"{repo_id}` tries again."
+            f"The model could not be uploaded to {repo_id} ({one_line(error)}). It is "
+            f"complete in {folder}. Try again: hf-bert push {folder} {repo_id}"
         ) from error
 
 

@@ -1,9 +1,8 @@
-"""A folder that a hub repository is made of: plain BERT, with this package's code beside it.
+"""A model folder for the hub: plain BERT with this package's code.
 
-transformers copies code where a class has been registered for an Auto class, and it does so at
-every `save_pretrained` from then on, with one Auto class a class. So nothing is registered here:
-the files are copied and the Auto classes written into the configs afterwards, and checkpoints of a
-Trainer in the same process stay free of both.
+transformers copies the code of registered classes at every later `save_pretrained`, also for the
+checkpoints of a Trainer. So this module registers no class: it copies the files and writes the Auto
+classes into the configs itself.
 """
 
 from __future__ import annotations
@@ -31,23 +30,23 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 CONFIG = "config.json"
-#: By Auto class the file and the class that it finds, as transformers writes them into a config.
+#: Auto class to file and class, in the form of a config.
 AUTO_MAP = {
     "AutoConfig": "configuration_bert.BertConfig",
     **{auto: f"modeling_bert.{name}" for auto, name in MODEL_CLASSES.items()},
 }
-#: The same for a tokenizer. transformers reads a pair, of which the first class is enough.
+#: The same for a tokenizer, whose second class may be None.
 TOKENIZER_AUTO_MAP = {"AutoTokenizer": ["tokenization_bert.BertTokenizer", None]}
 
 
 def code_files() -> list[Path]:
-    """The files of the model, as they are uploaded: side by side."""
+    """The files of the model's code."""
     folder = Path(hf_bert_impl.model.__file__ or "").parent
     return sorted(path for path in folder.glob("*.py") if path.name != "__init__.py")
 
 
 def loads_in_stock(config: Any) -> bool:
-    """Whether transformers' own classes can load and rightly compute a model of this config."""
+    """Whether transformers' own classes compute a model of this config correctly."""
     return not config.is_extended and not config.pruned_heads
 
 
@@ -59,39 +58,36 @@ def save_with_code(
     code: bool = True,
     source: Path | None = None,
 ) -> None:
-    """Save a model as a hub repository has it.
+    """Saves a model as a hub repository.
 
-    Without `trust_remote_code` its config gives transformers' own classes, and with it this
-    package's, for every Auto class that has a BERT. Models that those would compute wrongly are
-    saved under a model type of their own, which stock transformers refuses.
+    Auto classes load it as transformers' own classes, or with `trust_remote_code` as this
+    package's. Models that transformers would compute wrongly get a model type that it refuses.
 
     Args:
         model: A model of this package.
-        folder: Where to; it is made if it is missing.
-        tokenizer: Saved beside the model.
-        code: Whether the code comes along. Without it the folder is what `save_pretrained` writes.
-        source: The folder that the tokenizer was loaded from. If it is not BERT's own, its files
-            are copied from there as they are.
+        folder: The folder, created if missing.
+        tokenizer: Saved with the model.
+        code: Whether to include the code; without it the folder equals `save_pretrained`'s.
+        source: The tokenizer's source folder, from which files of other tokenizers are copied.
 
     Raises:
-        InputError: The model's class is none of this package's own, so its code would not be there;
-            or the tokenizer has code of its own, which the folder cannot take.
+        InputError: The class is not this package's own, or the tokenizer has code of its own.
         OSError: The disk is full.
     """
     cls = type(model)
     ours = getattr(hf_bert_impl, cls.__name__, None) if cls.__name__.startswith("Bert") else None
     if cls is not ours:
         raise InputError(
-            f"the model is a {cls.__module__}.{cls.__name__}. Expected a class of hf_bert_impl "
-            f"itself ({', '.join(dict.fromkeys(MODEL_CLASSES.values()))}). Load it with one of "
-            "these, an adapter merged into it."
+            f"The model is a {cls.__module__}.{cls.__name__}, not a class of hf_bert_impl. "
+            f"Load it with one of {', '.join(dict.fromkeys(MODEL_CLASSES.values()))}, after "
+            "merging any adapter."
         )
     try:
         model.save_pretrained(folder)
-    except SafetensorError as error:  # what safetensors says of a full disk
+    except SafetensorError as error:  # of a full disk
         raise OSError(
-            f"the weights cannot be written ({one_line(error)}); expected a place "
-            "with room for them; free some space, or name another folder"
+            f"The weights cannot be written ({one_line(error)}). Free some disk space, or "
+            "choose another folder."
         ) from error
     set_auto_map(folder / CONFIG, AUTO_MAP if code else None)
     if tokenizer is not None:
@@ -100,9 +96,8 @@ def save_with_code(
         for path in code_files():
             if (folder / path.name).exists():
                 raise InputError(
-                    f"the tokenizer's code has a file {path.name}, as this package's code has. "
-                    "Expected files of other names. Rename it, in auto_map too, or push without "
-                    "code."
+                    f"The tokenizer and this package both have a file {path.name}. Rename the "
+                    "tokenizer's, also in its auto_map, or push with `code=False`."
                 )
             shutil.copyfile(path, folder / path.name)
 
@@ -111,11 +106,9 @@ def _save_tokenizer(tokenizer: Any, folder: Path, code: bool, source: Path | Non
     named = None if source is None else named_tokenizer(str(source), {})
     if named is not None and named.code is not None and not brings_code(tokenizer):
         raise InputError(
-            f"the tokenizer of {source} has code of its own ({named.code}), which is not run. "
-            "Expected a tokenizer of BERT's or transformers' own, whose token ids can be "
-            "compared. If you trust the code, load it by AutoTokenizer with "
-            "trust_remote_code=True, and call hf_bert_impl.hub.pushing.push(model, repo_id, "
-            "tokenizer=tokenizer)."
+            f"The tokenizer of {source} has code of its own ({named.code}), which is not "
+            "run. If you trust it, load it with trust_remote_code=True and call "
+            "hf_bert_impl.hub.pushing.push(model, repo_id, tokenizer=tokenizer)."
         )
     is_ours = isinstance(tokenizer, hf_bert_impl.BertTokenizer)
     if source is not None and named is not None and not is_ours:
@@ -123,18 +116,13 @@ def _save_tokenizer(tokenizer: Any, folder: Path, code: bool, source: Path | Non
             shutil.copyfile(file, folder / file.name)
         return
     tokenizer.save_pretrained(folder)
-    # transformers itself loads a tokenizer of another kind, such as sentencepiece.
+    # transformers loads other kinds of tokenizers, such as sentencepiece.
     if is_ours or not brings_code(tokenizer):
         set_auto_map(folder / TOKENIZER_CONFIG, TOKENIZER_AUTO_MAP if code and is_ours else None)
 
 
 def set_auto_map(file: Path, auto_map: Mapping[str, Any] | None) -> None:
-    """Replace the Auto classes that a config names.
-
-    Args:
-        file: The config, of a model or a tokenizer.
-        auto_map: Auto class to file and class; None removes those that there are.
-    """
+    """Replaces the Auto classes in a config of a model or a tokenizer; None removes them."""
     fields = read_json(file)
     before = fields.pop("auto_map", None)
     if auto_map is not None:
@@ -146,7 +134,7 @@ def set_auto_map(file: Path, auto_map: Mapping[str, Any] | None) -> None:
 
 
 def file_sizes(folder: Path) -> dict[str, int]:
-    """Every file below a folder, by its path from there, with its size in bytes."""
+    """The files below a folder, by relative path, with their sizes in bytes."""
     return {
         path.relative_to(folder).as_posix(): path.stat().st_size
         for path in sorted(folder.rglob("*"))

@@ -1,6 +1,6 @@
-"""The upload to the hub: what is there is read first, and every failure is one clear line.
+"""The upload to the hub.
 
-This module imports neither torch nor transformers, so that a wrong name is refused at once.
+This module imports neither torch nor transformers, so that invalid names are reported at once.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from hf_bert_impl.files.json_files import parse_json
 from hf_bert_impl.model_card import CARD
 
 MAIN = "main"
-#: A repository with nothing but these files holds no model yet.
+#: Files of a repository without a model.
 _NO_MODEL = {".gitattributes", CARD, "LICENSE", "LICENSE.md", "LICENSE.txt"}
-#: Weights at the top of a repository. Those that a push does not replace are an earlier model's.
+#: Weights of an earlier model, deleted unless the push replaces them.
 _WEIGHTS = [
     f"{stem}{ending}"
     for stem, kind in (
@@ -40,21 +40,21 @@ _WEIGHTS = [
     )
     for ending in (kind, f"-?????-of-?????{kind}", f"{kind}.index.json")
 ]
-#: By status of the hub: what is expected, and the remedy. Others ask for another repository.
+#: Remedies by the hub's status.
 _REMEDIES = {
-    401: ("a valid token", "log in with `hf auth login`, or renew HF_TOKEN"),
-    403: ("a token with that right", "choose a repository of your own, or another token"),
-    **dict.fromkeys((408, 429, 500, 502, 503, 504), ("an answer", "wait a little and try again")),
+    401: "Run `hf auth login`, or renew HF_TOKEN",
+    403: "Choose a repository of your own, or use another token",
+    **dict.fromkeys((408, 429, 500, 502, 503, 504), "Wait a little and try again"),
 }
 
 
 class PushError(InputError, OSError):
-    """The hub cannot be used, or refuses."""
+    """The hub cannot be reached or refuses."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Repository:
-    """A repository of the hub that may take a model."""
+    """A repository of the hub that can take a model."""
 
     repo_id: str
     """With its owner."""
@@ -65,17 +65,13 @@ class Repository:
 
 
 def check_repo_id(repo_id: str) -> None:
-    """Check a repository's name.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Raises InputError for an invalid repository id."""
     try:
         validate_repo_id(repo_id)
     except HFValidationError as error:
         raise InputError(
-            f"the repository is {repo_id!r}. Expected NAME or OWNER/NAME of letters, digits, '-', "
-            "'_' and '.'. Choose another name."
+            f"{repo_id!r} is not a repository id. Write NAME or OWNER/NAME with letters, "
+            "digits, '-', '_' and '.'."
         ) from error
 
 
@@ -87,30 +83,25 @@ def open_repository(
     private: bool | None = None,
     api: HfApi | None = None,
 ) -> Repository:
-    """Look at a repository before anything is prepared or made.
+    """Checks that a repository can take a model.
 
     Args:
-        repo_id: NAME or OWNER/NAME; the repository need not exist.
-        class_name: The class of the model that is to go there.
+        repo_id: NAME or OWNER/NAME; the repository may be new.
+        class_name: The class of the model.
         revision: The branch; None for the main one.
-        private: Whether the repository has to be private.
-        api: How the hub is reached; None for its usual address and the saved token.
-
-    Returns:
-        The repository.
+        private: Whether the repository must be private.
+        api: None for the usual address and the saved token.
 
     Raises:
-        ValueError: The name is none.
+        ValueError: The name is invalid.
         PushError: There is no token or no connection, the hub refuses, or the repository holds
-            something else.
+            another kind of model.
     """
     check_repo_id(repo_id)
     api = api or HfApi()
     if not (get_token() if api.token in (None, True) else api.token):
         raise PushError(
-            "there is no token for the hub",
-            "one that may write",
-            "log in with `hf auth login`, or set HF_TOKEN; `dry_run` needs none",
+            "There is no token for the hub. Run `hf auth login`, set HF_TOKEN, or use `dry_run`."
         )
     branch = revision or MAIN
     with hub_errors(api, repo_id, "be read"):
@@ -124,9 +115,8 @@ def open_repository(
             return Repository(full, branch)
         if private and not info.private:
             raise PushError(
-                f"{full} exists and is public",
-                "a private repository",
-                "make it private on its settings page, or choose another name",
+                f"{full} exists and is public. Make it private on its settings page, or choose "
+                "another name."
             )
         files = {file.rfilename for file in info.siblings or ()}
         texts = {
@@ -137,25 +127,14 @@ def open_repository(
     if others and held != class_name:
         names = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if others[3:] else "")
         raise PushError(
-            f"{full} holds {held} ({names})",
-            f"a new or empty repository, or one with a {class_name}",
-            "choose another name, or delete what is there",
+            f"{full} holds {held} ({names}), not a {class_name}. Choose another name, or "
+            "delete these files."
         )
     return Repository(full, branch, texts.get(CARD, ""))
 
 
 def reserve(repo_id: str, class_name: str, *, api: HfApi | None = None) -> None:
-    """Make a repository for a model that is yet to be trained, which may take days.
-
-    Args:
-        repo_id: NAME or OWNER/NAME; it may exist.
-        class_name: The class of the model that is to go there.
-        api: How the hub is reached; None for its usual address and the saved token.
-
-    Raises:
-        ValueError: The name is none.
-        PushError: As in `open_repository`, or the token may not write there.
-    """
+    """Creates a repository before a long training run; arguments as for `open_repository`."""
     api = api or HfApi()
     repository = open_repository(repo_id, class_name, api=api)
     with hub_errors(api, repository.repo_id, "be written"):
@@ -182,16 +161,13 @@ def upload(
     private: bool | None = None,
     api: HfApi | None = None,
 ) -> str:
-    """Upload a folder as a commit.
-
-    Weights of the earlier model that the folder does not replace are deleted in the same commit, as
-    is code that it does not bring along; the repository's history keeps both.
+    """Uploads a folder as one commit, which also deletes the earlier model's weights and code.
 
     Args:
-        folder: What goes up.
+        folder: The folder.
         repository: From `open_repository`.
         private: Whether a new repository is private; None for the owner's default.
-        api: As there.
+        api: As for `open_repository`.
 
     Returns:
         The address of the repository at that branch.
@@ -212,7 +188,7 @@ def upload(
             folder_path=folder,
             revision=branch,
             commit_message="Upload BERT by hf-bert push",
-            # Files that the folder has are replaced, not deleted.
+            # Files of the folder are replaced, not deleted.
             delete_patterns=[*_WEIGHTS, *(path.name for path in code_files())],
         )
     return str(url) if branch == MAIN else f"{url}/tree/{branch}"
@@ -220,12 +196,12 @@ def upload(
 
 @contextlib.contextmanager
 def hub_errors(api: HfApi, repo_id: str, to_do: str) -> Iterator[None]:
-    """Turns what huggingface_hub raises into a `PushError` of one line.
+    """Turns errors of huggingface_hub into a `PushError`.
 
     Args:
-        api: It knows the hub's address.
+        api: Used for the hub's address.
         repo_id: The repository.
-        to_do: What was to happen to it, as in "be written".
+        to_do: The failed action, as in "be written".
     """
     failed = f"{repo_id} could not {to_do}"
     try:
@@ -233,14 +209,11 @@ def hub_errors(api: HfApi, repo_id: str, to_do: str) -> Iterator[None]:
     except HfHubHTTPError as error:
         status = error.response.status_code
         said = one_line(error.server_message or error)[:300]
-        expected, remedy = _REMEDIES.get(
-            status, ("a repository that takes the files", "fix what it names")
-        )
-        raise PushError(f"{failed}: the hub answers {status} ({said})", expected, remedy) from error
+        remedy = _REMEDIES.get(status, "Fix this, or choose another repository")
+        raise PushError(f"{failed}: the hub answers {status} ({said}). {remedy}.") from error
     # The transfer of large files raises RuntimeError.
     except (HTTPError, ConnectionError, TimeoutError, RuntimeError) as error:
         raise PushError(
-            f"{failed} at {api.endpoint} ({one_line(error)[:300]})",
-            "a connection to the hub",
-            "check the network and HF_ENDPOINT, and try again",
+            f"{failed} at {api.endpoint} ({one_line(error)[:300]}). Check the network and "
+            "HF_ENDPOINT, and try again."
         ) from error

@@ -1,4 +1,4 @@
-"""Looking at attention: data, an interactive page, heat maps, and a picture of head importance."""
+"""Visualization of attention: an interactive page, heat maps, and head importance."""
 
 from hf_bert_impl.visualization.attention_maps import AttentionMaps, LayerMaps, attention_maps
 from hf_bert_impl.visualization.attention_page import AttentionPage

@@ -1,4 +1,4 @@
-"""The attention of a model over one text or pair, with the tokens that it belongs to.
+"""The attention of a model over the tokens of one text or pair.
 
 Notation: L layers, H heads of a layer, S tokens.
 """
@@ -19,7 +19,6 @@ from hf_bert_impl.checkpoints import Checkpoint
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.inference.eval_mode import eval_mode
-from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
 
 
@@ -28,12 +27,11 @@ class LayerMaps:
     """The attention of one layer."""
 
     layer: int
-    """Its number, from 0."""
+    """Number of the layer, from 0."""
     heads: tuple[int, ...]
-    """The numbers of its heads, from 0; those of the unpruned model where heads were pruned."""
+    """Numbers of the heads, from 0, as before any pruning."""
     weights: npt.NDArray[np.float32]
-    """(H, S, S) probabilities: how much of the attention of each token (second axis, the query)
-    goes to each (third axis, the key). Every row sums to 1."""
+    """(H, S, S) attention probabilities of each query (second axis) over the keys (third axis)."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -45,12 +43,12 @@ class AttentionMaps:
     texts: tuple[str, ...]
     """The text, or the two of a pair."""
     tokens: tuple[str, ...]
-    """S tokens, the special ones among them."""
+    """S tokens, including the special ones."""
     segments: tuple[int, ...]
-    """For each token 0 or 1: which text it belongs to. A special token belongs to the text before
-    it, the first one to the first text."""
+    """Index of each token's text. A special token belongs to the text before it, [CLS] to the
+    first."""
     layers: tuple[LayerMaps, ...]
-    """The layers that were asked for, in order."""
+    """The chosen layers, in order."""
 
     @property
     def heads(self) -> tuple[int, ...]:
@@ -66,18 +64,8 @@ def load_maps(
     layers: Iterable[int] | None = None,
     heads: Iterable[int] | None = None,
 ) -> AttentionMaps:
-    """As `attention_maps`, of a checkpoint in float32.
-
-    Raises:
-        ValueError: The texts do not fit the model, there are no such layers or heads, or weights
-            are missing.
-    """
+    """As `attention_maps`, of a checkpoint in float32; missing weights raise ValueError too."""
     tokenizer = checkpoints.load_tokenizer(checkpoint)
-    # These are checked before the weights are loaded, which takes longest.
-    config = BertConfig.from_pretrained(checkpoint.path)
-    tokenize(tokenizer, text, text_pair, config.max_position_embeddings)
-    choose("layers", layers, config.num_hidden_layers)
-    choose("heads", heads, config.num_attention_heads)
     model, _ = checkpoints.load_whole(checkpoint, "base", dtype=torch.float32)
     return attention_maps(model, tokenizer, text, text_pair, layers=layers, heads=heads)
 
@@ -94,18 +82,15 @@ def attention_maps(
     """Computes the attention of a model over a text or a pair, without dropout.
 
     Args:
-        model: Any model of this package; it stays as it is.
+        model: Any model of this package; not modified.
         tokenizer: The model's tokenizer.
         text: The text.
         text_pair: The second text of a pair.
         layers: Numbers of layers, from 0; None for all.
         heads: Numbers of heads, from 0; None for all.
 
-    Returns:
-        The probabilities of those heads.
-
     Raises:
-        ValueError: A text is empty or too long for the model, or there is no such layer or head.
+        ValueError: A text is empty or too long for the model, or a layer or head does not exist.
         TypeError: The model is not of this package.
 
     Examples:
@@ -116,17 +101,19 @@ def attention_maps(
         ((12, 7, 7), 'a')
     """
     if not isinstance(model, BertPreTrainedModel):
-        # transformers' own models give no attention on their fast backends.
-        raise TypeError(f"model is {type(model).__name__}; give a model of hf_bert_impl")
+        # transformers' models return no attention from their fast backends.
+        raise TypeError(
+            f"`model` is a {type(model).__name__}. Load it with a class of hf_bert_impl."
+        )
     base: Any = model.base_model
     chosen_layers = choose("layers", layers, base.config.num_hidden_layers)
     present = {layer: base.encoder.layer[layer].attention.self.heads for layer in chosen_layers}
-    wanted = choose("heads", heads, base.config.num_attention_heads)
-    for layer, left in present.items():
-        if not set(wanted) & set(left):
+    chosen_heads = choose("heads", heads, base.config.num_attention_heads)
+    for layer, remaining in present.items():
+        if not set(chosen_heads) & set(remaining):
             raise InputError(
-                f"heads {_list(wanted)} of layer {layer} were pruned. Expected some of "
-                f"{_list(left)}, which it has. Choose among them, or leave out the layer."
+                f"Heads {_list(chosen_heads)} of layer {layer} were pruned. Choose among "
+                f"{_list(remaining)}, or omit the layer."
             )
     encoded = tokenize(tokenizer, text, text_pair, base.config.max_position_embeddings)
     with eval_mode(base), torch.inference_mode():
@@ -141,13 +128,13 @@ def attention_maps(
             check_numbers(attentions[layer], base)
 
     maps = []
-    for layer, left in present.items():
-        slots = [slot for slot, head in enumerate(left) if head in wanted]
+    for layer, remaining in present.items():
+        slots = [slot for slot, head in enumerate(remaining) if head in chosen_heads]
         weights = attentions[layer][0, slots].float()  # (H, S, S)
         if base.dtype != torch.float32:
-            # The rows of rounded probabilities sum to 1 only within the rounding.
+            # Rounded probabilities do not sum to 1 exactly.
             weights = weights / weights.sum(dim=-1, keepdim=True)
-        heads_here = tuple(left[slot] for slot in slots)
+        heads_here = tuple(remaining[slot] for slot in slots)
         maps.append(LayerMaps(layer, heads_here, weights.cpu().numpy()))
     return AttentionMaps(
         model=Path(base.config._name_or_path).name or type(model).__name__,
@@ -163,15 +150,10 @@ def attention_maps(
 
 
 def choose(what: str, numbers: Iterable[int] | None, count: int) -> list[int]:
-    """Numbers in order and once each, all of them for None.
-
-    Args:
-        what: "layers" or "heads", for the message.
-        numbers: What is asked for.
-        count: How many there are.
+    """The chosen numbers below `count`, sorted; all for None.
 
     Raises:
-        ValueError: None is asked for, or one that does not exist.
+        ValueError: The choice is empty, or a number does not exist; the message names `what`.
     """
     if numbers is None:
         return list(range(count))
@@ -179,45 +161,38 @@ def choose(what: str, numbers: Iterable[int] | None, count: int) -> list[int]:
     wrong = [number for number in chosen if not 0 <= number < count]
     if wrong or not chosen:
         raise InputError(
-            f"`{what}` has {wrong[0] if wrong else 'no number'}. Expected some of 0 to "
-            f"{count - 1}, which the model has. Choose among them."
+            f"`{what}` has {wrong[0] if wrong else 'no number'}. Choose among 0 to {count - 1}."
         )
     return chosen
 
 
 def tokenize(tokenizer: Any, text: str, text_pair: str | None, limit: int) -> Any:
-    """Tokenizes a text or a pair, whole.
+    """Tokenizes a text or a pair without truncation.
 
     Args:
         tokenizer: The model's tokenizer.
         text: The text.
         text_pair: The second text of a pair, or None.
-        limit: Most tokens that the model has positions for.
+        limit: Maximum number of tokens.
 
     Returns:
         transformers' BatchEncoding.
 
     Raises:
-        ValueError: A text is empty or not Unicode, or they have too many tokens.
+        ValueError: A text is empty or invalid Unicode, or there are too many tokens.
     """
     texts = [text] if text_pair is None else [text, text_pair]
     for name, given in zip(("text", "second text"), texts, strict=False):
         if not given.strip():
-            raise InputError(f"the {name} is empty. Expected words to look at. Write some.")
+            raise InputError(f"The {name} is empty. Give a text with words.")
         if any("\ud800" <= letter <= "\udfff" for letter in given):
-            raise InputError(
-                f"the {name} {given[:40]!r} has bytes that are not UTF-8. Expected Unicode text. "
-                "Mend it."
-            )
+            raise InputError(f"The {name} {given[:40]!r} is not valid Unicode. Save it as UTF-8.")
     encoded = tokenizer(text, text_pair, truncation=False, padding=False)
     count = len(encoded["input_ids"])
     if count > limit:
-        raise InputError(
-            f"the input has {count} tokens. Expected at most {limit}, for which the model has "
-            "positions. Shorten it."
-        )
+        raise InputError(f"The input has {count} tokens, and the model takes {limit}. Shorten it.")
     if count <= tokenizer.num_special_tokens_to_add(pair=text_pair is not None):
-        raise InputError(f"the text {text[:40]!r} has no tokens. Expected words. Write some.")
+        raise InputError(f"The text {text[:40]!r} has no tokens. Give a text with words.")
     return encoded
 
 

@@ -1,4 +1,4 @@
-"""Attention as an interactive web page: one file that needs no server and no network."""
+"""Attention as an interactive web page, in one file that works offline."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.visualization.attention_maps import AttentionMaps
 
 SCRIPTS = ("page.js", "head_view.js", "model_view.js")
-#: The page stores a weight as a whole number; this number is a weight of 1.
+#: The page stores weights as integers in units of 1/65535.
 UNIT = 65535
-#: Most weights of a page, at 2.7 bytes each. With more, browsers take long to open it.
+#: Maximum number of weights, at 2.7 bytes each; browsers open larger pages slowly.
 MOST_WEIGHTS = 10_000_000
 #: Height of the frame in a notebook, in CSS pixels.
 FRAME_HEIGHT = 680
@@ -29,10 +29,10 @@ FRAME_HEIGHT = 680
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AttentionPage:
-    """An interactive page of attention maps; as the last value of a notebook's cell it is shown.
+    """An interactive page of attention maps; notebooks display it.
 
     Raises:
-        ValueError: There are too many weights for a page.
+        ValueError: There are too many weights.
 
     Examples:
         >>> model = BertModel.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
@@ -43,21 +43,21 @@ class AttentionPage:
     """
 
     maps: AttentionMaps
-    """What it shows."""
+    """The maps."""
 
     def __post_init__(self) -> None:
         count = sum(layer.weights.size for layer in self.maps.layers)
         if count > MOST_WEIGHTS:
             squares = MOST_WEIGHTS // len(self.maps.tokens) ** 2
             raise InputError(
-                f"the page would have {count:,} weights. Expected at most {MOST_WEIGHTS:,}, which "
-                f"is {squares} heads of {len(self.maps.tokens)} tokens. Choose fewer layers or "
+                f"The page would have {count:,} weights. The limit is {MOST_WEIGHTS:,}, or "
+                f"{squares} heads of {len(self.maps.tokens)} tokens. Choose fewer layers or "
                 "heads."
             )
 
     @property
     def html(self) -> str:
-        """The whole page. Nothing in it refers to another file."""
+        """The page as one self-contained HTML document."""
         return string.Template(_asset("page.html")).substitute(
             title=html.escape(f"Attention of {self.maps.model}"),
             style=_asset("page.css"),
@@ -66,12 +66,12 @@ class AttentionPage:
         )
 
     def save(self, file: str | os.PathLike[str]) -> None:
-        """Writes the page; it appears when it is complete, and replaces what was there."""
+        """Writes the page atomically, replacing an existing file."""
         with atomic_file(Path(file)) as fresh:
             fresh.write_text(self.html, encoding="utf-8")
 
     def _repr_html_(self) -> str:
-        # A frame of its own: its style and script cannot meet those of the notebook.
+        # A frame isolates its style and script from the notebook's.
         return (
             f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts" '
             f'title="{html.escape(f"Attention of {self.maps.model}")}" '
@@ -80,15 +80,13 @@ class AttentionPage:
 
 
 def whole_numbers(weights: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
-    """Probabilities in units of 1/`UNIT`, so that every row sums to 1 exactly.
-
-    Each is rounded down, and what a row then lacks goes to the largest remainders.
+    """Probabilities in units of 1/`UNIT`, by the largest-remainder method.
 
     Args:
         weights: (..., S); rows sum to 1.
 
     Returns:
-        (..., S) numbers whose rows sum to `UNIT`; none is off by a unit or more.
+        (..., S) integers whose rows sum to `UNIT` exactly, each within a unit of its weight.
     """
     exact = weights.astype(np.float64)
     exact *= UNIT / exact.sum(axis=-1, keepdims=True)
@@ -104,7 +102,7 @@ def _asset(name: str) -> str:
 
 
 def _embedded_json(maps: AttentionMaps) -> str:
-    """The maps as JSON that can stand in a script element."""
+    """The maps as JSON for a script element."""
     data = {
         "model": maps.model,
         "texts": maps.texts,
@@ -122,5 +120,5 @@ def _embedded_json(maps: AttentionMaps) -> str:
             for layer in maps.layers
         ],
     }
-    # ASCII alone, and no "<": neither "</script>" nor "<!--" can end or change the element.
+    # ASCII without "<", so that neither "</script>" nor "<!--" can end the element.
     return json.dumps(data).replace("<", "\\u003c")

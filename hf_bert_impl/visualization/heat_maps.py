@@ -1,4 +1,4 @@
-"""Heat maps as pictures: attention weights, and how important each head is."""
+"""Heat maps of attention weights and of head importance."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hf_bert_impl.visualization.attention_maps import AttentionMaps
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Inches of a token's row where tokens are named, and of a whole heat map where they are not.
+#: Inches of a named token's row, and of a whole heat map without names.
 NAMED_ROW, UNNAMED_MAP = 0.15, 1.4
-#: Inches beyond which a picture is too large to look at, so that tokens are numbered, not named.
+#: Inches of a picture above which tokens are numbered, not named.
 LARGEST_SIDE = 48.0
-#: Fonts with letters that matplotlib's own font lacks, in order of preference.
+#: Fonts for letters that matplotlib's font lacks, in order of preference.
 WIDE_FONTS = (
     *("Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Microsoft YaHei"),
     *("PingFang SC", "Hiragino Sans", "Arial Unicode MS", "Noto Sans", "Unifont"),
@@ -28,17 +28,17 @@ WIDE_FONTS = (
 
 
 def draw_attention(file: str | os.PathLike[str], maps: AttentionMaps) -> None:
-    """Draws a heat map for each layer and head: attention goes from a row's token to a column's.
+    """Draws a heat map per layer and head: rows are queries, columns are keys.
 
-    Tokens are named where the picture does not become too large by it, and else numbered from 0.
-    The colours are those of the square root, as most weights are small.
+    In large pictures, tokens are numbered from 0 instead of named. Colours follow the square root,
+    because most weights are small.
 
     Args:
-        file: Where to; its ending names the format (png, svg, pdf). What was there is replaced.
-        maps: What to draw.
+        file: The file; its ending names the format (.png, .svg, .pdf). It is replaced.
+        maps: The maps.
 
     Raises:
-        ValueError: There is no such format or folder, or matplotlib is missing.
+        ValueError: The format or folder does not exist, or matplotlib is missing.
     """
     check_picture(file)
     save(attention_figure(maps), file)
@@ -73,7 +73,7 @@ def attention_figure(maps: AttentionMaps) -> Figure:
                 continue
             weights = layer.weights[layer.heads.index(head)]
             image = axis.imshow(weights, cmap="viridis", norm=norm, interpolation="nearest")
-            axis.grid(False)  # whatever style the caller has
+            axis.grid(False)  # independent of the caller's style
     axis = axes[0, 0]
     axis.set_xlim(-0.5, size - 0.5)
     axis.set_ylim(size - 0.5, -0.5)
@@ -87,7 +87,7 @@ def attention_figure(maps: AttentionMaps) -> Figure:
     figure.supxlabel(f"to (key){unit}", fontsize=0.9 * font)
     figure.supylabel(f"from (query){unit}", fontsize=0.9 * font)
     shrink = max(0.3, 1 / rows)
-    # 0.2 inches wide, however large the picture.
+    # 0.2 inches wide in any picture.
     bar = figure.colorbar(
         image,
         ax=axes,
@@ -107,16 +107,16 @@ def draw_head_importance(
     pruned: Mapping[int, Sequence[int]],
     title: str,
 ) -> None:
-    """Draws the normalised importance of every head, and frames those that are to go.
+    """Draws the normalised importance of all heads, with frames around pruned ones.
 
     Args:
-        file: Where to; its ending names the format (png, svg, pdf).
-        importance: What to draw.
-        pruned: Layer to heads that are framed.
-        title: The title of the picture.
+        file: The file; its ending names the format (.png, .svg, .pdf).
+        importance: The importance.
+        pruned: Layer to pruned heads.
+        title: The title.
 
     Raises:
-        ValueError: There is no such format or folder, or matplotlib is missing.
+        ValueError: The format or folder does not exist, or matplotlib is missing.
     """
     check_picture(file)
     save(importance_figure(importance, pruned, title), file)

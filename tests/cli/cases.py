@@ -29,7 +29,7 @@ APP: Any = typer.main.get_command(app)
 COMMANDS = tuple(names_of(APP))
 SMALL = "--layers 1 --hidden-size 20 --heads 5 --intermediate-size 28 --max-length 16"
 LABELS = "--text-column 0 --label-column 1"
-#: What a user gives in the folder of the fixture `place`, by command; what it writes is `new/out`.
+#: Command lines for the folder of the fixture `place`; they write `new/out`.
 RUNS = {
     "embed": "embed BertModel texts.txt -o new/out.npy",
     "answer": "answer BertForQuestionAnswering questions.jsonl -o new/out.jsonl",
@@ -93,7 +93,7 @@ FILES: dict[str, Any] = {
     "squad2.json": {"version": "v2.0", "data": [{"title": "x", "paragraphs": [PARAGRAPH]}]},
     "predictions.json": {"1": "rose"},
     "questions.jsonl": json.dumps(QUESTION) + "\n",
-    # For what is refused.
+    # For errors.
     "empty.txt": "",
     "empty.json": {"version": "v2.0", "data": []},
     "latin.txt": b"caf\xe9\n",

@@ -45,7 +45,7 @@ def hf_bert(capsys: pytest.CaptureFixture[str], monkeypatch) -> Callable[..., Re
 
 @pytest.fixture
 def one_error_line() -> Callable[..., None]:
-    """Check that a command failed for bad input, with one line that holds these words."""
+    """Check that a command failed for bad input, with a one-line message that has these words."""
 
     def check(result: Result, *words: str) -> None:
         assert result.status == 2

@@ -1,4 +1,4 @@
-"""`hf-bert attention`: pages and pictures, or why there are none."""
+"""`hf-bert attention`: pages, pictures and errors."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def test_a_wide_range_is_one_short_line(hf_bert, one_error_line, save_tiny, tmp_
     result = hf_bert(
         "attention", save_tiny(), "the", "-o", tmp_path / "a.html", "--layers", "0-999999"
     )
-    one_error_line(result, "--layers has 2; expected some of 0 to 1")
+    one_error_line(result, "--layers has 2. Choose among 0 to 1.")
 
 
 def test_numbers():

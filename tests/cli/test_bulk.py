@@ -41,7 +41,7 @@ def test_embed_by_shards(hf_bert, save_tiny, lines, tmp_path, precision):
 def test_classify(hf_bert, one_error_line, save_tiny, lines, tmp_path):
     model, out = save_tiny("BertForSequenceClassification", num_labels=3), tmp_path / "out"
     command = ("classify", lines, "--model", model, "-o", out, "--id-column", "key")
-    assert "4 rows in 1 of 1 parts, 1 set apart" in hf_bert(*command).out
+    assert "4 rows in 1 of 1 parts, 1 rejected" in hf_bert(*command).out
     rows = finished(out)
     assert list(rows) == KEYS
     assert {row["label"] for row in rows.values()} <= {f"LABEL_{n}" for n in range(3)}
@@ -53,7 +53,7 @@ def test_classify(hf_bert, one_error_line, save_tiny, lines, tmp_path):
 
 
 def test_answer(hf_bert, save_tiny, tmp_path):
-    """The answers of the same command on lines; an empty question is set apart."""
+    """The answers of the same command on lines; an empty question is rejected."""
     model, file, out = save_tiny("BertForQuestionAnswering"), tmp_path / "asked.jsonl", tmp_path
     asked = [
         {"id": 7, "question": "the river", "context": "the night rose"},
@@ -73,7 +73,7 @@ def test_answer(hf_bert, save_tiny, tmp_path):
 
 
 def test_a_first_line_that_is_taken_as_a_text_is_said_once(hf_bert, save_tiny, tmp_path):
-    """In one file and in parts, with names that are not UTF-8; also beside a header."""
+    """In one file and in parts, with names that are not UTF-8; also with a header."""
     model, file = save_tiny("BertModel"), tmp_path / "odd\udcc9.csv"
     file.write_text("text,id\nnice,7\nriver,8\n")
     for more in (["-o", tmp_path / "a.parquet"], ["-o", tmp_path / "\udcc9", "--resume"]):

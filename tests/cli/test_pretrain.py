@@ -5,7 +5,6 @@ import json
 import pytest
 
 from hf_bert_impl import BertForMaskedLM, BertForPreTraining
-from hf_bert_impl.training import pretraining
 from tests.checkpoints import SPECIAL_TOKENS
 from tests.damage import DEEP
 
@@ -86,20 +85,3 @@ def test_resuming_with_other_options(run, one_error_line, place):
         (place / "made" / "run.json").write_text(content)
         one_error_line(run("--resume"), "run.json", "restore it, or start anew")
     assert (place / "made" / "model.safetensors").read_bytes() == before
-
-
-def test_options_are_passed_on(run, monkeypatch):
-    """Under its own name, with the value that was given."""
-    seen = {}
-
-    def record(options, callbacks):
-        seen.update(vars(options))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(pretraining, "pretrain", record)
-    given = {"learning_rate": 0.25, "precision": "bfloat16", "seed": 11, "validation_share": 0.4}
-    words = [it for name, value in given.items() for it in (f"--{name.replace('_', '-')}", value)]
-    assert run(*words, "--gradient-checkpointing").status == 130
-    assert {name: seen[name] for name in given} == given
-    assert seen["gradient_checkpointing"] and not seen["streaming"]
-    assert seen["sizes"]["num_attention_heads"] == 5

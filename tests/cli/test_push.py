@@ -37,7 +37,7 @@ def test_a_dry_run_writes_what_others_load(hf_bert, save_tiny, tmp_path):
     assert result.status == 0, result.err
     assert "loaded without hf_bert_impl by AutoModelForMaskedLM" in result.out
     assert "\n as it is " in result.out and "\n code trusted " in result.out
-    assert "times as fast" in result.out
+    assert "speed-up" in result.out
     ours = hf_bert_impl.BertForMaskedLM.from_pretrained(source)
     stock = transformers.AutoModelForMaskedLM.from_pretrained(folder)
     assert type(stock) is transformers.BertForMaskedLM
@@ -64,7 +64,7 @@ def test_tensors_that_are_left_out_are_named(hf_bert, save_tiny, tmp_path, unche
     fields("config.json", architectures=["BertForMaskedLM"])(source)
     result = hf_bert("push", source, "me/tiny", "--dry-run", tmp_path / "out", "--no-speed")
     assert result.status == 0, result.err
-    assert "left out" in result.out
+    assert "not published" in result.out
     assert "bert.pooler.dense.bias" in result.out
 
 
@@ -73,7 +73,7 @@ def test_what_is_not_published(hf_bert, one_error_line, save_tiny, tmp_path, unc
     source, folder = save_tiny("BertModel"), tmp_path / "out"
     fields("config.json", architectures=["BertForTokenClassification"])(source)
     result = hf_bert("push", source, "me/tiny", "--dry-run", folder)
-    one_error_line(result, "lacks 2 weights of BertForTokenClassification", "random numbers")
+    one_error_line(result, "lacks 2 weights of BertForTokenClassification", "random")
     settings = {"tokenizer_class": "BertTokenizer", "auto_map": {"AutoTokenizer": ["own.X", None]}}
     source = name_tokenizer(save_tiny(), settings)
     (source / "own.py").write_text("raise SystemExit('the code ran')")
@@ -91,9 +91,9 @@ def test_wrong_names_are_refused_without_torch(tmp_path):
         "sys.exit(status)"
     )
     for words, said in (
-        (("a b",), "the repository is 'a b'"),
+        (("a b",), "'a b' is not a repository id"),
         (("me/a", "--language", "en,"), "--language has ''"),
-        (("me/a", "--base-model", "none of them"), "the repository is 'none of them'"),
+        (("me/a", "--base-model", "none of them"), "'none of them' is not a repository id"),
         (("me/a", "--license", ""), "--license is empty"),
     ):
         command = [sys.executable, "-c", code, "push", str(tmp_path), *words]
@@ -104,7 +104,7 @@ def test_wrong_names_are_refused_without_torch(tmp_path):
 
 def test_a_hub_out_of_reach_and_an_interrupt(hf_bert, one_error_line, save_tiny, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # a closed port
     monkeypatch.setenv("HF_TOKEN", "hf_test")
     source = save_tiny()
     result = hf_bert("push", source, "me/tiny")
@@ -166,7 +166,7 @@ def test_pushed_after_training(hf_bert, one_error_line, place, monkeypatch, name
     command = (*RUNS[name].split(), "--push-to-hub", "me/my-bert")
     with monkeypatch.context() as patch:
         patch.setattr(uploading, "get_token", lambda: None)
-        one_error_line(hf_bert(*command), "there is no token", "hf auth login")
+        one_error_line(hf_bert(*command), "There is no token", "hf auth login")
     assert not out.exists()
 
     def reserve(name, class_name):
@@ -178,13 +178,13 @@ def test_pushed_after_training(hf_bert, one_error_line, place, monkeypatch, name
         assert len(tokenizer) == model.config.vocab_size
         calls.append((name, type(model).__name__))
         if calls[0][1] == TRAINED["pretrain"]:
-            raise uploading.PushError("the hub answers 503", "an answer", "wait")
+            raise uploading.PushError("The hub answers 503. Wait.")
 
     monkeypatch.setattr(uploading, "reserve", reserve)
     monkeypatch.setattr(pushing, "push", push)
     result = hf_bert(*command)
     if name == "pretrain":
-        one_error_line(result, "503", "it is whole", "hf-bert push")
+        one_error_line(result, "503", "It is complete", "hf-bert push")
     else:
         assert result.status == 0, result.err
     assert calls == [("me/my-bert", TRAINED[name])] * 2

@@ -1,7 +1,7 @@
-"""The texts of all helps and of all refusals, word by word.
+"""The texts of all help pages and errors.
 
 After a change of words, `UPDATE_SNAPSHOTS=1 python -m pytest -n 0 tests/cli/test_snapshots.py`
-writes the files anew; read the difference before you commit it.
+writes the files; read the difference before you commit it.
 """
 
 import os
@@ -42,7 +42,7 @@ def test_help(hf_bert):
 
 
 def test_errors(hf_bert, place):
-    """The file names the commands. They say one line, and write nothing."""
+    """The file names the commands. They print one line and write no file."""
     before, texts = tree(place), []
     for line in (FOLDER / "errors.txt").read_text(encoding="utf-8").splitlines():
         if line.startswith("$ "):

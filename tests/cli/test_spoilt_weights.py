@@ -15,7 +15,7 @@ from hf_bert_impl.tasks.pseudo_perplexity import pseudo_perplexity
 
 
 def test_a_head_that_is_drawn_anew_may_be_spoilt(hf_bert, save_tiny, tmp_path):
-    """What a task does not take is not looked at."""
+    """Weights that a task does not use are not checked."""
     folder = save_tiny("BertForMaskedLM")
     model = hf_bert_impl.BertForMaskedLM.from_pretrained(folder)
     model.cls.predictions.transform.dense.weight.data.fill_(torch.nan)
@@ -73,8 +73,6 @@ def test_no_pipeline_gives_numbers_that_are_not_finite(dtype, save_tiny):
     ]
     kind = str(dtype).removeprefix("torch.")
     for number, call in enumerate(calls):
-        with pytest.raises(
-            ValueError, match=f"outputs in {kind} are NaN or infinite; expected .*"
-        ) as e:
+        with pytest.raises(ValueError, match=f"outputs in {kind} are NaN or infinite") as e:
             pytest.fail(f"call {number} gave {call()}")
-        assert ("use `dtype='float32'`" in str(e.value)) == (dtype != torch.float32)
+        assert ("Use `dtype='float32'`" in str(e.value)) == (dtype != torch.float32)

@@ -89,7 +89,7 @@ def test_bad_configs(hf_bert, one_error_line, save_tiny, changes, words):
 @pytest.mark.slow
 @pytest.mark.skipif(kernels.why_no_kernels(torch.float32) is not None, reason="torch lacks oneDNN")
 def test_batch_invariance(hf_bert, one_error_line, save_tiny, monkeypatch):
-    """Kept; broken by products that depend on how many rows there are; and not promised."""
+    """Kept, broken by a multiplication that depends on the number of rows, or unsupported."""
     command = ("verify", save_tiny("BertModel"), "--batch-invariant")
     result = hf_bert(*command)
     assert (result.status, result.err) == (0, "")

@@ -108,7 +108,7 @@ def test_answers_that_are_not_at_their_place(save, answer, message):
         (content(entry("a", answers=[("", 3)])), "an answer to question a of .* is empty"),
         (content(entry("a"), entry("a")), "the id 'a' is there twice"),
         (content(entry("a", is_impossible=True)), "question a .*is_impossible and has answers"),
-        (None, "there is no file"),
+        (None, "There is no file"),
     ],
 )
 def test_files_that_are_refused(tmp_path, save, value, words):

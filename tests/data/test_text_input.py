@@ -110,7 +110,7 @@ READERS = {
         ("a.jsonl", b"\n3\n", r"line 2 of .*a\.jsonl holds a int. Give an object with 'te?"),
         ("list.json", b"[3]", r"record 0 of .*list\.json holds a int. Give an object with"),
         ("a.csv.gz", b"text\nx\n", r"a\.csv\.gz cannot be unpacked"),
-        ("none.csv", None, r"there is no file .*none\.csv"),
+        ("none.csv", None, r"There is no file .*none\.csv"),
     ],
 )
 def test_every_command_says_the_same_of_a_bad_file(tmp_path, name, content, words, command):

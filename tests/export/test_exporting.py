@@ -76,14 +76,14 @@ def test_a_graph_that_computes_something_else_is_refused(tmp_path, monkeypatch):
 
 
 def test_only_what_was_asked_for_is_replaced(tmp_path, largest_file):
-    """And nothing where the disk is full."""
+    """A full disk leaves no folder."""
     folder = tmp_path / "out"
     folder.mkdir()
     for name in ("notes.txt", "openvino_model.bin", "model.onnx", "vocab.txt"):
         (folder / name).write_text("old")
     with pytest.raises(ValueError, match="`overwrite=True`"):
         export_model(make("base"), folder, "torch-export")
-    full = pytest.raises(ValueError, match=r"out cannot be written .*; free some space")
+    full = pytest.raises(ValueError, match=r"out cannot be written .*Free some disk space")
     with largest_file(4096), full:
         export_model(make("base"), folder, "torch-export", overwrite=True)
     assert (folder / "model.onnx").read_text() == "old"
@@ -96,8 +96,8 @@ def test_models_that_cannot_be_exported(tmp_path):
     with pytest.raises(ValueError, match="load it with dtype"):
         export_model(make("base").to(torch.bfloat16), tmp_path / "out", "torch-export")
     config = random_config(5, "BertLMHeadModel", add_cross_attention=True)
-    with pytest.raises(ValueError, match="encoder_hidden_states"):
+    with pytest.raises(ValueError, match="cross-attention"):
         export_program(hf_bert_impl.BertLMHeadModel(config))
     for kind, opset in (("tflite", None), ("openvino", 18)):
-        with pytest.raises(ValueError, match="expected"):
+        with pytest.raises(ValueError, match=r"Choose one of onnx|applies to onnx only"):
             ExportOptions(kind, opset).check()

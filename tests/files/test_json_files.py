@@ -14,14 +14,14 @@ from hf_bert_impl.parity import ParityRow
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b" \n", "x is empty; expected a list; restore"),
+        (b" \n", "x is empty. It should be a list: restore"),
         (b"{}\0", "x is not JSON"),
         (b'"caf\xe9"', "x is not UTF-8"),
-        (b"null", "x holds null; expected a list"),
+        (b"null", "x holds null. It should be a list"),
         (b'{"a": 1}', "x holds a dict"),
         (b"9" * 5000, "x is not JSON"),
         (b'{"a": ' * 50_000, "nested too deeply"),
-        (None, "there is no file"),
+        (None, "There is no file"),
     ],
 )
 def test_what_cannot_be_read(tmp_path, content, words):

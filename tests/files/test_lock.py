@@ -26,7 +26,7 @@ def is_held(folder):
 def test_a_second_writer_is_refused(tmp_path):
     out = tmp_path / "new" / "out"
     with output_lock(out):
-        words = rf"another run is writing {out}; expected one at a time; wait"
+        words = rf"Another run is writing {out}. Wait"
         with pytest.raises(ValueError, match=words), output_lock(tmp_path / "new" / "." / "out"):
             pass
         assert not is_held(tmp_path / "new" / "other")

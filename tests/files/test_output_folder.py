@@ -1,4 +1,4 @@
-"""Folders of results: whole or not at all, and nothing of others is lost."""
+"""Atomic writes of folders, which keep files of others."""
 
 import json
 
@@ -20,7 +20,7 @@ def content(folder):
 
 
 def test_a_place_that_cannot_be_written_is_said(tmp_path):
-    words = r"cannot be written \(.*; free some space, or name another"
+    words = r"cannot be written \(.*\). Free some disk space"
     with pytest.raises(InputError, match=words):
         make(tmp_path / ("x" * 300))
     full = pytest.raises(InputError, match=r"cannot be written \(No space left")
@@ -36,11 +36,11 @@ def test_what_is_in_it_is_not_replaced_unasked(tmp_path):
     link.symlink_to(tmp_path / "none")
     (tmp_path / "alias").symlink_to(source)
     for place, overwrite, words in (
-        (folder, False, r"exists and has files in it; .*`overwrite=True`"),
-        (folder, None, r"has files in it; .*; choose another name$"),
+        (folder, False, r"has files in it. .*`overwrite=True`"),
+        (folder, None, r"has files in it\. Choose another name\.$"),
         (file, True, "is a file"),
         (link, True, "is a dangling link"),
-        *((place, True, "replace its own source") for place in (source, tmp_path / "alias")),
+        *((place, True, "is in the output") for place in (source, tmp_path / "alias")),
     ):
         with pytest.raises(InputError, match=words):
             check_output(place, [source / "weights"], overwrite)
@@ -48,7 +48,7 @@ def test_what_is_in_it_is_not_replaced_unasked(tmp_path):
 
 
 def test_files_of_others_stay_and_those_of_older_models_go(tmp_path):
-    """Weights of another model are never left beside these, nor what a report says was made."""
+    """Weights of another model never stay, nor do files listed in a report."""
     folder = tmp_path / "out"
     report = {"result": {"files": [{"name": "made/1.txt"}, {"name": "card"}]}}
     old = {"model-00001-of-00002.safetensors": "old", "vocab.txt": "old", "modules.json": "old"}

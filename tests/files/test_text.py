@@ -10,8 +10,8 @@ def test_what_is_and_is_not_text(tmp_path):
     file.write_bytes("\ufeffone\r\n\ufefftwo".encode())
     assert read_text(file) == "one\r\n\ufefftwo"  # only the first byte-order mark goes
     file.write_bytes(b"fine\ncaf\xe9\n")
-    words = r"^line 2 of .*a.txt is not UTF-8 text \(byte 4 of the line is 0xe9: .*save the file as"
+    words = r"^Line 2 of .*a.txt is not UTF-8 text \(byte 4 of the line is 0xe9: .*Save the file as"
     with pytest.raises(ValueError, match=words):
         read_text(file)
-    with pytest.raises(ValueError, match="is a folder; expected a text; name a file in it"):
+    with pytest.raises(ValueError, match=r"is a folder. It should be a text"):
         check_text_file(tmp_path, "a text")

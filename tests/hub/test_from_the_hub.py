@@ -11,7 +11,7 @@ from tests.commands import run_commands
 from tests.hub_server import TOKEN, HubServer
 
 NAME = "someone/small-bert"
-#: What a push deletes, and what it leaves.
+#: Files that a push deletes, and files that it leaves.
 STALE = ("pytorch_model.bin", "model-00001-of-00002.safetensors", "tf_model.h5", "modeling_bert.py")
 OTHERS = ("handler.py", "my_model.bin", "vocab.txt")
 

@@ -61,7 +61,7 @@ def test_without_code_and_without_pooler(tiny, tmp_path):
 
 
 def test_what_does_not_load_as_it_should_is_found(tiny, tmp_path):
-    """Stock would load and compute something else; a code file is missing; weights changed."""
+    """Stock would compute something else, a code file is missing, and weights changed."""
     model = tiny(position_embedding_type="relative_key")
     save_with_code(model, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -87,7 +87,7 @@ def test_a_process_that_ends_early_is_an_error(tiny, tmp_path, monkeypatch):
     model = tiny()
     save_with_code(model, tmp_path)
     monkeypatch.setenv("PYTHONHOME", str(tmp_path))  # where there is no standard library
-    with pytest.raises(OSError, match=r"ended with status \d+ \(.*nothing was published"):
+    with pytest.raises(OSError, match=r"ended with status \d+ \(.*Nothing was published"):
         check_loading(tmp_path, model)
 
 

@@ -45,12 +45,12 @@ def said(endpoint, token, name="a-model"):
 
 
 def test_no_connection_and_no_token(refusing, monkeypatch):
-    closed = "http://127.0.0.1:9"  # where nobody listens
+    closed = "http://127.0.0.1:9"  # a closed port
     words = said(closed, "hf_test")
     assert f"could not be read at {closed}" in words and "HF_ENDPOINT" in words
-    assert "there is no token" in said(closed, False)
+    assert "There is no token" in said(closed, False)
     words = said(refusing(500, "").endpoint, "hf_other")
-    assert "the hub answers 401 (" in words and "expected a valid token; log in" in words
+    assert "the hub answers 401 (" in words and "Run `hf auth login`" in words
     monkeypatch.setattr("hf_bert_impl.hub.uploading.get_token", lambda: None)
     assert "hf auth login" in said(closed, None)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -60,14 +60,14 @@ def test_no_connection_and_no_token(refusing, monkeypatch):
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        (403, "a token with that right; choose a repository of your own"),
-        (400, "a repository that takes the files"),
-        (503, "an answer; wait a little"),
+        (403, "Choose a repository of your own"),
+        (400, "Fix this"),
+        (503, "Wait a little"),
     ],
 )
 def test_what_the_hub_says_is_passed_on(refusing, tmp_path, status, words):
     api = refusing(status, "Busy")
-    answer = rf"the hub answers {status} \(Busy\); expected {words}"
+    answer = rf"the hub answers {status} \(Busy\)\. {words}"
     with pytest.raises(PushError, match=rf"could not be read: {answer}"):
         open_repository("me/a-model", "BertModel", api=api)
     (tmp_path / "config.json").write_text("{}")
@@ -83,11 +83,11 @@ def test_a_place_that_cannot_be_had_is_refused_before_the_training(refusing):
 
 def test_names_and_languages_that_are_none():
     for name in ("a b", "a/b/c", "-a/b", "a--b", "me/", "x.git", "é"):
-        with pytest.raises(ValueError, match="expected NAME or OWNER/NAME"):
+        with pytest.raises(ValueError, match="Write NAME or OWNER/NAME"):
             check_repo_id(name)
     assert language_codes("en, nl") == ["en", "nl"]
     for text in ("en,", "", "English", "en;nl", "EN"):
-        with pytest.raises(ValueError, match=r"`language` has .*; write it as in en, or en,nl"):
+        with pytest.raises(ValueError, match=r"`language` has .*\. Write .* as in en or en,nl"):
             language_codes(text)
 
 

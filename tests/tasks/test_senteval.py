@@ -180,7 +180,7 @@ def never(params, batch):
 @pytest.mark.parametrize(
     ("task", "file", "change", "words"),
     [
-        ("MR", "MR/rt-polarity.neg", None, "there is no file .*rt-polarity.neg"),
+        ("MR", "MR/rt-polarity.neg", None, "There is no file .*rt-polarity.neg"),
         ("MR", "MR/rt-polarity.neg", b"1 2\n", "MR: class 'neg' has only 1 example .* 3 folds"),
         ("CR", "CR/custrev.pos", "a\nb".encode("utf-16"), ".*custrev.pos is no text"),
         ("TREC", "TREC/TREC_10.label", b"HUM:ind Who ?\nLOC:x Where\n", "line 2 .* label 'LOC'"),

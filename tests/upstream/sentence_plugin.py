@@ -41,7 +41,7 @@ elif mode == "TextEncoder":
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and those that led to it."""
+    """An error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

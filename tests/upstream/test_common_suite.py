@@ -27,7 +27,7 @@ Inputs = dict[str, torch.Tensor]
 
 
 class BertModelTester:
-    """Sizes and inputs; the attribute names are those that the suite reads."""
+    """Sizes and inputs; the suite reads these attributes."""
 
     is_training = True
     batch_size = 5
@@ -100,7 +100,7 @@ class BertCommonSuiteTest(
     def _prepare_for_class(
         self, inputs_dict: Inputs, model_class: type, return_labels: bool = False
     ) -> Inputs:
-        """The suite's own, which knows the labels of every head but pre-training."""
+        """The suite's own, which lacks labels of the pre-training head."""
         inputs = super()._prepare_for_class(inputs_dict, model_class, return_labels=return_labels)
         if return_labels and model_class is BertForPreTraining:
             shape = (self.model_tester.batch_size, self.model_tester.seq_length)
@@ -114,7 +114,7 @@ class BertCommonSuiteTest(
         self.config_tester.run_common_tests()
 
     def test_every_head_is_tested_with_labels(self) -> None:
-        """A head that the suite does not know would be tested without a loss, and nobody told."""
+        """The suite would silently test unknown heads without a loss."""
         _, inputs = self.model_tester.prepare_config_and_inputs_for_common()
         for model_class in self.all_model_classes[1:]:
             with self.subTest(model_class.__name__):

@@ -57,21 +57,19 @@ def test_pruned_heads_keep_their_numbers(tiny):
     assert np.allclose(maps.layers[0].weights, before.layers[0].weights[[1, 2, 4]], atol=1e-6)
     chosen = attention_maps(model, tokenizer, "the cat sat .", heads=[1, 2])
     assert [layer.heads for layer in chosen.layers] == [(1, 2), (1, 2), (2,)]
-    with pytest.raises(
-        ValueError, match="heads 0, 3 of layer 0 were pruned; expected some of 1, 2, 4"
-    ):
+    with pytest.raises(ValueError, match=r"Heads 0, 3 of layer 0 were pruned. Choose among 1, 2"):
         attention_maps(model, tokenizer, "the cat sat .", heads=[0, 3])
 
 
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ({"text": " \n"}, "the text is empty"),
-        ({"text": "the \udcff"}, "not UTF-8"),
+        ({"text": " \n"}, "The text is empty"),
+        ({"text": "the \udcff"}, "not valid Unicode"),
         ({"text": "\u200b\x00"}, "has no tokens"),
-        ({"text": "the " * 22}, "24 tokens; expected at most 23"),
-        ({"text": "the", "layers": [0, 3]}, "`layers` has 3; expected some of 0 to 2"),
-        ({"text": "the", "heads": [-1]}, "`heads` has -1; expected some of 0 to 4"),
+        ({"text": "the " * 22}, "24 tokens, and the model takes 23"),
+        ({"text": "the", "layers": [0, 3]}, "`layers` has 3. Choose among 0 to 2"),
+        ({"text": "the", "heads": [-1]}, "`heads` has -1. Choose among 0 to 4"),
     ],
 )
 def test_bad_input(tiny, arguments, message):

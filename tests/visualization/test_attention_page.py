@@ -1,4 +1,4 @@
-"""The page without a browser: its data, its structure, and that it refers to nothing outside."""
+"""The page without a browser: its data, its structure, and that it is self-contained."""
 
 import base64
 import dataclasses
@@ -120,5 +120,5 @@ def test_a_page_too_large_to_open(tiny):
     large = dataclasses.replace(
         maps, tokens=("the",) * size, layers=(LayerMaps(0, tuple(range(40)), weights),)
     )
-    with pytest.raises(ValueError, match=r"10,485,760 weights; .* is 38 heads of 512 tokens"):
+    with pytest.raises(ValueError, match=r"10,485,760 weights.* 38 heads of 512 tokens"):
         AttentionPage(large)

@@ -20,7 +20,7 @@ def expected(model: Any, texts: list[str] = LINES, **options: Any) -> Any:
 
 
 def assert_complete(output: Path, vectors: np.ndarray) -> None:
-    """The file holds these vectors, and nothing else is left in its folder."""
+    """The file holds these vectors and is alone in its folder."""
     found = np.load(output)
     assert found.dtype == np.float32
     assert found.shape == vectors.shape

@@ -1,4 +1,4 @@
-"""What the tests of `hf-bert embed` share."""
+"""Fixtures of the tests of `hf-bert embed`."""
 
 import pytest
 

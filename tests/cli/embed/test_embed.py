@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hf_bert_impl.data.vector_table import as_stored
-from hf_bert_impl.distributed import EmbedTexts, parts
+from hf_bert_impl.distributed import EmbedTexts
 from tests.cli.embed.cases import LINES, WIDTH, assert_complete, expected, give_input, json_lines
 
 pytest.importorskip("pyarrow", reason="pip install -e '.[train]'")
@@ -16,7 +16,7 @@ from pyarrow.parquet import read_table
 def test_a_vector_a_line(hf_bert, model, lines, output):
     result = hf_bert("embed", model, lines, "--output", output)
     assert (result.status, result.err) == (0, "")
-    assert f"{len(LINES)} rows in 1 of 1 parts, 0 set apart" in " ".join(result.out.split())
+    assert f"{len(LINES)} rows in 1 of 1 parts, 0 rejected" in " ".join(result.out.split())
     assert_complete(output, expected(model))
     options = ("--normalize", "--batch-tokens", 5, "--dtype", "float32", "--json", "--overwrite")
     report = json.loads(hf_bert("embed", model, lines, "-o", output, *options).out)
@@ -129,7 +129,7 @@ def test_in_an_array_they_are_nan(hf_bert, model, tmp_path, output, monkeypatch)
     found = np.load(output)
     assert np.isnan(found).all(axis=1).tolist() == [False, True, True, False]
     assert np.allclose(found[[0, 3]], expected(model, ["nice", "river"]), rtol=1e-3, atol=1e-6)
-    assert "line 2 of" in rejects.read_text().splitlines()[0]
+    assert "Line 2 of" in rejects.read_text().splitlines()[0]
     file.write_text("nice\n")
     assert hf_bert(*command, "--overwrite").status == 0
     assert [*output.parent.iterdir()] == [output]
@@ -179,16 +179,3 @@ def test_int8_of_a_vector_of_zeros():
     assert scales.tolist() == [0, np.float32(2 / 127)]
     with pytest.raises(ValueError, match=r"vector is nan, which float16 cannot hold"):
         as_stored(vectors * np.nan, "float16")
-
-
-@pytest.mark.parametrize("ending", [".npy", ".parquet"])
-def test_stopped_while_the_parts_are_joined(hf_bert, model, lines, output, monkeypatch, ending):
-    """Nothing half written is there, and the rows are not made again."""
-    output = output.with_suffix(ending)
-    command = ("embed", model, lines, "-o", output, "--json")
-    with monkeypatch.context() as patch:
-        patch.setattr(parts, "sync", lambda file: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert hf_bert(*command).status == 130
-    assert [file.name for file in output.parent.iterdir()] == [f"{output.name}.parts"]
-    assert json.loads(hf_bert(*command).out)["resumed_from"] == len(LINES)
-    assert [*output.parent.iterdir()] == [output]

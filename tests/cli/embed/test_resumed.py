@@ -125,11 +125,14 @@ def stopped_after(monkeypatch, count):
 
 @pytest.fixture
 def interrupted(hf_bert, model, lines, output, monkeypatch):
-    """A run that an interrupt ended after two of five texts, as arguments to go on with."""
+    """A run that an interrupt ended after two of five texts; gives its arguments."""
     arguments = ("embed", model, lines, "-o", output, "--part-size", 1)
     with stopped_after(monkeypatch, 2):
         result = hf_bert(*arguments)
-    assert (result.status, result.err) == (130, "stopped; the same command resumes\n")
+    assert (result.status, result.err) == (
+        130,
+        "interrupted; run the same command again to resume\n",
+    )
     assert not output.exists()
     return arguments
 
@@ -159,7 +162,7 @@ def test_the_token_budget_may_change_where_it_changes_no_bit(
 
 @pytest.mark.parametrize("left", ["", ".partial-x", "_job.json"])
 def test_killed_while_the_folder_is_made_or_removed(hf_bert, interrupted, model, output, left):
-    """What is left, whatever it is, is gone on with."""
+    """The command resumes from any remains."""
     folder = output.with_name("vectors.npy.parts")
     settings = (folder / "_job.json").read_bytes()
     shutil.rmtree(folder)
@@ -180,7 +183,7 @@ def test_nothing_is_left_of_a_run_that_has_made_nothing(hf_bert, model, lines, o
 
 
 def test_another_run_does_not_go_on(hf_bert, one_error_line, interrupted, model, lines, output):
-    """Other texts, options or weights are refused, or begin anew with --overwrite."""
+    """Other texts, options or weights are refused, or start again with --overwrite."""
     before = lines.read_text()
     lines.write_text(before.replace("meet", "rose") + "more\n")
     one_error_line(hf_bert(*interrupted), "vectors.npy.parts was begun with other inputs")
@@ -252,7 +255,7 @@ def test_stopped_while_the_parts_are_joined(hf_bert, model, lines, output, monke
 
 
 def test_files_of_others_are_left_alone(hf_bert, one_error_line, model, lines, output, tmp_path):
-    """What no interrupted run wrote."""
+    """Files that no interrupted run wrote."""
     command, beside = ("embed", model, lines, "-o", output), output.with_name("vectors.npy.parts")
     beside.write_text("mine")
     one_error_line(hf_bert(*command, "--overwrite"), "vectors.npy.parts is a file")
@@ -278,9 +281,9 @@ def test_the_texts_are_no_output(
         link(beside, lines)
     source = beside if link is None else lines
     command = ("embed", model, source, "-o", output, "--overwrite")
-    one_error_line(hf_bert(*command), f"the input is in {beside}", "choose another name")
+    one_error_line(hf_bert(*command), f"This command reads {beside}", "Choose another output")
     with source.open() as stream:
         monkeypatch.setattr(sys, "stdin", stream)
-        one_error_line(hf_bert("embed", model, "-", *command[3:]), f"the input is in {beside}")
+        one_error_line(hf_bert("embed", model, "-", *command[3:]), f"This command reads {beside}")
     assert source.read_text() == text
     assert [*output.parent.iterdir()] == [beside]
