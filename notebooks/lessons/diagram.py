@@ -54,7 +54,7 @@ class Diagram:
     """
 
     def __init__(self, height: float, title: str, width: float = PAGE) -> None:
-        #: For `figures.save`.
+        #: For `figures.show`.
         self.figure = plt.figure(figsize=(width, height))
         self._axis = self.figure.add_subplot()
         self.figure.suptitle(title)
