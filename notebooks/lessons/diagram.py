@@ -33,7 +33,7 @@ class Box:
     height: float
 
     def edge(self, other: Box, *, sideways: bool = False) -> tuple[float, float]:
-        """The middle of the side that looks at another box: where an arrow starts or ends.
+        """The middle of the side that faces another box, for an arrow.
 
         Args:
             other: The other box.
@@ -76,7 +76,7 @@ class Diagram:
         Args:
             x: Of the centre.
             y: Of the centre.
-            text: What stands in it.
+            text: Its text.
             width: Of the box.
             height: Of the box.
             fill: A name of `FILLS`.

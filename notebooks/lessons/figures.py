@@ -133,7 +133,7 @@ def show(figure: Figure, title: str) -> None:
             ) from missing
     plt.close(figure)
     small = io.BytesIO()
-    image = Image.open(png).convert("RGB").quantize(64, dither=Image.Dither.NONE)
+    image = Image.open(png).convert("RGB").quantize(method=Image.Quantize.FASTOCTREE)
     image.save(small, "png", optimize=True)
     text = base64.b64encode(small.getvalue()).decode()
     display({"image/png": text, "text/plain": title}, raw=True)

@@ -37,9 +37,9 @@ class Reviews:
     test: list[Review]
     #: Words that occur twice in `train`.
     vocabulary: Vocabulary
-    #: A sentence to look at.
+    #: An example sentence.
     example: tuple[str, ...]
-    #: True where the sentences are those of the toy grammar.
+    #: True for generated sentences.
     generated: bool
 
 
@@ -89,11 +89,11 @@ def accuracy(model: nn.Module, reviews: Sequence[Review], vocabulary: Vocabulary
 
 
 def word_polarity(reviews: Sequence[Review], at_least: int = 8) -> dict[str, float]:
-    """How much more often a word stands in positive than in negative sentences.
+    """The log-ratio of a word's frequency in positive and negative sentences.
 
     Args:
         reviews: The sentences to count in.
-        at_least: Words in fewer sentences are left out.
+        at_least: Minimum number of sentences with the word.
 
     Returns:
         log of the ratio of its shares of both classes, with one more sentence counted in each.
