@@ -42,7 +42,7 @@ def test_missing_data_are_said(monkeypatch, capsys, tmp_path):
     assert data.find("sst2/train.tsv") is None
     assert "HF_BERT_DATA is not set, so sst2/train.tsv is missing" in capsys.readouterr().out
     monkeypatch.setenv("HF_BERT_DATA", str(tmp_path))
-    with pytest.raises(ValueError, match=r"holds no sst2/train\.tsv"):
+    with pytest.raises(ValueError, match=r"which has no sst2/train\.tsv"):
         data.find("sst2/train.tsv")
 
 
