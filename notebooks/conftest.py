@@ -1,4 +1,4 @@
-"""`make notebooks`: a full run on real data leaves in each notebook what its cells print."""
+"""`make notebooks`: a full run on real data stores the outputs in the notebooks."""
 
 import json
 import os
@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from lessons import claims, outputs
 
-#: They are begun first, so that no process is left to wait for a long one at the end.
+#: Started first, so that the processes end at about the same time.
 LONGEST = (
     *("09_speed", "06_fine_tuning", "01_attention_seq2seq", "03_transformer"),
     *("08_looking_inside", "04_bert_from_scratch", "05_bert_in_practice"),
@@ -21,7 +21,7 @@ LONGEST = (
 
 def pytest_configure(config: pytest.Config) -> None:
     config.option.overwrite = claims.STRICT
-    # Pictures stay as files of `figures/`: none is drawn a second time into a cell.
+    # `figures.show` displays each picture; Jupyter's backend would add it again.
     os.environ["MPLBACKEND"] = "agg"
 
 
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """A notebook that fails stays as it was."""
+    """Restores a notebook that fails."""
     before = item.path.read_bytes()
     try:
         yield

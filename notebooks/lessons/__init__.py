@@ -1,1 +1,1 @@
-"""What the notebooks share: settings, data and figures, and one file per historical system."""
+"""Code of several lessons: settings, data, figures, and one file per historical system."""

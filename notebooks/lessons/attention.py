@@ -4,8 +4,8 @@
     context = sum of weights times values
 
 Notation: B batch, T queries, S keys, H heads, D size of a head, E size of the model.
-Sources: the additive score is that of Bahdanau et al. (2015, section 3.1 and appendix A.1.2), the
-scaled dot product and the heads those of Vaswani et al. (2017, sections 3.2.1 and 3.2.2).
+Sources: additive score, Bahdanau et al. (2015, section 3.1 and appendix A.1.2); scaled dot product
+and heads, Vaswani et al. (2017, sections 3.2.1 and 3.2.2).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from .vocabulary import PAD
 def soft_address(
     scores: Tensor, values: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Reads the values, each as much as its score says.
+    """Averages the values with the softmax of the scores as weights.
 
     Args:
         scores: (..., T, S), how well each key answers each query.
         values: (..., S, D).
-        mask: (..., T, S) of bool, True where a query may look; all of them by default.
+        mask: (..., T, S) of bool, True where a query may attend; everywhere by default.
 
     Returns:
-        What was read, (..., T, D), and the weights, (..., T, S), which sum to 1 over S.
+        The averages, (..., T, D), and the weights, (..., T, S), with sum 1 over S.
     """
     if mask is not None:
         scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
@@ -40,13 +40,13 @@ def soft_address(
 def dot_product_scores(queries: Tensor, keys: Tensor, *, scaled: bool = True) -> Tensor:
     """q·k / √D: the scores of the Transformer.
 
-    The dot product of two vectors of D independent components of variance 1 has variance D; the
-    division brings it back to 1, where the softmax is not saturated.
+    For D independent components of variance 1, q·k has variance D. The division restores 1, where
+    softmax is not saturated.
 
     Args:
         queries: (..., T, D).
         keys: (..., S, D).
-        scaled: False leaves the division out.
+        scaled: False omits the division.
 
     Returns:
         (..., T, S).
@@ -61,8 +61,7 @@ class AdditiveScores(nn.Module):
     Args:
         query_size: The size of q.
         key_size: The size of k.
-        hidden_size: The size of the hidden layer. Unlike in a dot product, those of q and k may
-            differ.
+        hidden_size: The size of the hidden layer.
     """
 
     def __init__(self, query_size: int, key_size: int, hidden_size: int) -> None:
@@ -97,7 +96,7 @@ class AdditiveScores(nn.Module):
 
 
 class MultiHeadAttention(nn.Module):
-    """H attentions beside each other, each in its own subspace of D = E / H components.
+    """H parallel attentions, each in its own subspace of D = E / H components.
 
     Args:
         size: E.
@@ -107,7 +106,7 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, size: int, heads: int) -> None:
         super().__init__()
         if size % heads:
-            raise ValueError(f"the size {size} cannot be divided among {heads} heads")
+            raise ValueError(f"size {size} is not a multiple of {heads} heads")
         self.heads = heads
         self.query = nn.Linear(size, size)
         self.key = nn.Linear(size, size)
@@ -117,12 +116,12 @@ class MultiHeadAttention(nn.Module):
         self.weights: Tensor | None = None
 
     def forward(self, queries: Tensor, keys: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Self-attention where queries and keys are the same states, else cross-attention.
+        """Self-attention if queries and keys are the same states, else cross-attention.
 
         Args:
             queries: (B, T, E).
             keys: (B, S, E), the values too.
-            mask: True where a query may look, (T, S) or (B, 1, S) or (B, T, S).
+            mask: True where a query may attend, (T, S) or (B, 1, S) or (B, T, S).
 
         Returns:
             (B, T, E).
@@ -143,7 +142,7 @@ class MultiHeadAttention(nn.Module):
 
 
 def padding_mask(tokens: Tensor) -> Tensor:
-    """Every query may look at every token that is not padding.
+    """Allows attention to every token except padding.
 
     Args:
         tokens: (B, S).
@@ -155,7 +154,7 @@ def padding_mask(tokens: Tensor) -> Tensor:
 
 
 def causal_mask(length: int) -> Tensor:
-    """A query may look at its own place and at those before it, but not into the future.
+    """Allows attention to the same place and to earlier places.
 
     Args:
         length: T.

@@ -40,7 +40,7 @@ class State(NamedTuple):
 
 
 class Encoder(nn.Module):
-    """A bidirectional GRU: the annotation of a token knows what stands before and behind it."""
+    """A bidirectional GRU: the annotation of a token describes the words on both sides."""
 
     def __init__(self, vocabulary: int, embedding: int, size: int, dropout: float) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class RecurrentTranslator(nn.Module):
         return State(self.begin(summary).tanh(), memory)
 
     def look(self, state: State) -> tuple[Tensor, Tensor]:
-        """What the decoder reads from the sentence at one step.
+        """The decoder's input from the sentence at one step.
 
         Args:
             state: Its state, the query.
@@ -141,7 +141,7 @@ class RecurrentTranslator(nn.Module):
             embedded: (B, E), the token written last.
 
         Returns:
-            What the vocabulary is scored by (B, 3R + E), the weights (B, S), the new state.
+            The features for the vocabulary's scores (B, 3R + E), the weights (B, S), the new state.
         """
         context, weights = self.look(state)
         hidden = self.step(torch.cat([embedded, context], dim=-1), state.hidden)  # (B, R)

@@ -1,7 +1,6 @@
-"""Where the real data are, and what stands in for them where they are not.
+"""Finds the real data in the folder that the environment variable HF_BERT_DATA names.
 
-The environment variable HF_BERT_DATA names their folder. Without it a notebook runs on a small
-generated sample, and says so: nothing is exchanged silently.
+Without the variable, a lesson runs on a small generated sample and says so.
 """
 
 from __future__ import annotations
@@ -13,38 +12,33 @@ VARIABLE = "HF_BERT_DATA"
 
 
 def find(name: str) -> Path | None:
-    """A file or folder of the real data, or None and a note where it is missing.
+    """Returns a file or folder of the real data, or prints a note and returns None.
 
     Args:
         name: Its place in the data folder, such as `sst2/train.tsv`.
 
     Returns:
-        Its path, or None; the note then says what was looked for and why it is not there.
+        Its path, or None if the variable is not set.
 
     Raises:
-        ValueError: HF_BERT_DATA names a folder that does not hold it. That is a mistake and not a
-            machine without data.
+        ValueError: The folder of HF_BERT_DATA lacks it.
     """
     folder = os.environ.get(VARIABLE)
     if not folder:
         note(
-            f"{VARIABLE} is not set, so there is no {name}: what follows runs on a small "
-            "generated sample, whose figures say nothing about real language."
+            f"{VARIABLE} is not set, so {name} is missing. The lesson uses a small generated "
+            "sample, whose results do not apply to real language."
         )
         return None
     path = Path(folder).expanduser() / name
     if not path.exists():
         raise ValueError(
-            f"{VARIABLE} is {folder}, which holds no {name}; name the folder of the real data, "
-            "as an absolute path, or unset it to run on a generated sample"
+            f"{VARIABLE} is {folder}, which has no {name}. Set it to the absolute path of the real "
+            "data, or unset it to use a generated sample."
         )
     return path
 
 
 def note(text: str) -> None:
-    """Prints a note that cannot be overlooked between a notebook's outputs.
-
-    Args:
-        text: One or more sentences.
-    """
+    """Prints a note among a notebook's outputs."""
     print(f"NOTE: {text}")

@@ -33,7 +33,7 @@ class Box:
     height: float
 
     def edge(self, other: Box, *, sideways: bool = False) -> tuple[float, float]:
-        """The middle of the side that looks at another box: where an arrow starts or ends.
+        """The middle of the side that faces another box, for an arrow.
 
         Args:
             other: The other box.
@@ -54,7 +54,7 @@ class Diagram:
     """
 
     def __init__(self, height: float, title: str, width: float = PAGE) -> None:
-        #: For `figures.save`.
+        #: For `figures.show`.
         self.figure = plt.figure(figsize=(width, height))
         self._axis = self.figure.add_subplot()
         self.figure.suptitle(title)
@@ -76,7 +76,7 @@ class Diagram:
         Args:
             x: Of the centre.
             y: Of the centre.
-            text: What stands in it.
+            text: Its text.
             width: Of the box.
             height: Of the box.
             fill: A name of `FILLS`.

@@ -1,51 +1,39 @@
-"""One style for all pictures, and the one place where they are saved.
+"""The style of all pictures, and the function that shows them.
 
-Pictures stand on white, whatever the viewer's colours are, with letters that can be read at the
-width of a page. `save` refuses a picture without a title or without the names of its axes, one
-with a character that no font has, and one whose titles are cut off or run into each other.
+Pictures have a white background and letters that can be read at the width of a page.
 """
 
 from __future__ import annotations
 
-import os
-import tempfile
+import base64
+import io
 import warnings
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 from cycler import cycler
+from IPython.display import display
 from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
+from PIL import Image
 
 from hf_bert_impl.extras import install_remedy
 from hf_bert_impl.figures import COLOURS, DOTS_PER_INCH
 
-from . import data, settings
+__all__ = ["COLOURS", "heat_map", "show", "use_style"]
 
-__all__ = ["COLOURS", "FOLDER", "heat_map", "save", "use_style"]
-
-#: Inches of a picture that fills the width of a page.
+#: Width of a page in inches.
 PAGE = 9.0
 
 
-def folder() -> Path:
-    """The folder for pictures: the committed one for full runs on real data, else another."""
-    if settings.SMALL or not os.environ.get(data.VARIABLE):
-        return Path(tempfile.gettempdir()) / "hf_bert_impl_figures"
-    return Path(__file__).parents[1] / "figures"
-
-
-#: Where `save` writes.
-FOLDER: Path = folder()
-
-
 def use_style() -> None:
-    """Sets matplotlib's defaults; importing this module does it."""
+    """Sets matplotlib's defaults. The import of this module calls it."""
     fonts = ["DejaVu Sans"]
     chinese = _chinese_font()
     if chinese is not None:
@@ -87,18 +75,18 @@ def heat_map(
     limits: tuple[float, float] | None = None,
     colours: str = "viridis",
 ) -> None:
-    """Draws a matrix, its first row on top, with the meaning of its colours beside it.
+    """Draws a matrix, first row on top, with a colour bar.
 
     Args:
-        axis: Where to.
-        values: (rows, columns), anything that NumPy takes.
-        x: What the columns are.
-        y: What the rows are.
-        bar: What the colours are, with the unit; empty for no bar.
-        columns: Names under the columns, such as tokens.
-        rows: Names beside the rows.
-        limits: The values of the first and the last colour; by default the least and the largest.
-        colours: The name of a colour map of matplotlib.
+        axis: The axis to draw on.
+        values: (rows, columns).
+        x: Label of the columns.
+        y: Label of the rows.
+        bar: Label of the colour bar with its unit; empty for no bar.
+        columns: Ticks of the columns, such as tokens.
+        rows: Ticks of the rows.
+        limits: Values of the first and the last colour. By default minimum and maximum.
+        colours: A colour map of matplotlib.
     """
     low, high = limits or (None, None)
     image = axis.imshow(
@@ -120,65 +108,66 @@ def heat_map(
         axis.figure.colorbar(image, ax=axis, label=bar)
 
 
-def save(figure: Figure, name: str) -> None:
-    """Saves a picture as `name.png`.
-
-    A full run on real data writes into `notebooks/figures`, which is in git; any other run into a
-    temporary folder, so that it changes no file of the repository.
+def show(figure: Figure, title: str) -> None:
+    """Shows a picture as a small PNG, which a full run stores in the notebook.
 
     Args:
         figure: The picture.
-        name: Its name without the ending, such as `01_alignment`.
+        title: Its description, which the site uses as alternative text.
 
     Raises:
-        ValueError: The picture has no title, an axis has no name, a character has no font, or a
+        ValueError: The picture has no title, an axis has no label, a character has no font, or a
             title does not fit.
     """
-    _check_names(figure, name)
+    _check_labels(figure, title)
+    png = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="Glyph .* missing from font")
         try:
             figure.draw_without_rendering()
-            _check_titles(figure, name)
-            FOLDER.mkdir(parents=True, exist_ok=True)
-            file = FOLDER / f"{name}.png"
-            figure.savefig(file, dpi=DOTS_PER_INCH, metadata={"Software": None})
+            _check_titles(figure, title)
+            figure.savefig(png, dpi=DOTS_PER_INCH)
         except UserWarning as missing:
             raise ValueError(
-                f"the picture {name} would show an empty box: {missing}; install the font, "
-                f"{install_remedy('notebooks')}"
+                f"{title}: {missing}. Install the font: {install_remedy('notebooks')}."
             ) from missing
+    plt.close(figure)
+    small = io.BytesIO()
+    image = Image.open(png).convert("RGB").quantize(method=Image.Quantize.FASTOCTREE)
+    image.save(small, "png", optimize=True)
+    text = base64.b64encode(small.getvalue()).decode()
+    display({"image/png": text, "text/plain": title}, raw=True)
 
 
-def _check_names(figure: Figure, name: str) -> None:
+def _check_labels(figure: Figure, name: str) -> None:
     axes = [axis for axis in figure.axes if axis.axison and axis.get_visible()]
     if not (figure.get_suptitle() or any(axis.get_title() for axis in axes)):
-        raise ValueError(f"the picture {name} has no title")
+        raise ValueError(f"{name}: the picture has no title.")
     shared = figure.get_supxlabel(), figure.get_supylabel()
     for axis in axes:
         if axis.get_label() == "<colorbar>":
-            named = bool(axis.get_ylabel() or axis.get_xlabel())
+            is_labelled = bool(axis.get_ylabel() or axis.get_xlabel())
         else:
-            named = bool(axis.get_xlabel() or shared[0]) and bool(axis.get_ylabel() or shared[1])
-        if not named:
-            place = figure.axes.index(axis)
-            raise ValueError(f"the picture {name} has an axis without a name (number {place})")
+            x, y = axis.get_xlabel() or shared[0], axis.get_ylabel() or shared[1]
+            is_labelled = bool(x and y)
+        if not is_labelled:
+            raise ValueError(f"{name}: axis {figure.axes.index(axis)} has no label.")
 
 
 def _check_titles(figure: Figure, name: str) -> None:
-    """Called when the picture is laid out."""
+    """Checks the layout, so the figure must have been drawn."""
     titles = [*figure.texts, *(axis.title for axis in figure.axes if axis.get_visible())]
     boxes = [(title.get_text(), title.get_window_extent()) for title in titles if title.get_text()]
     for text, box in boxes:
         if box.x0 < figure.bbox.x0 or box.x1 > figure.bbox.x1:
-            raise ValueError(f"the picture {name} cuts off {text!r}; make it shorter or break it")
-    for (one, box), (other, beside) in combinations(boxes, 2):
-        if box.overlaps(beside):
-            raise ValueError(f"in the picture {name} {one!r} and {other!r} run into each other")
+            raise ValueError(f"{name}: {text!r} is cut off. Shorten it or break the line.")
+    for (one, box), (other, next_box) in combinations(boxes, 2):
+        if box.overlaps(next_box):
+            raise ValueError(f"{name}: {one!r} and {other!r} overlap.")
 
 
 def _chinese_font() -> Path | None:
-    """Noto Sans SC from the extra `notebooks`; matplotlib's own fonts hold no Chinese."""
+    """Noto Sans SC from the extra `notebooks`: matplotlib has no Chinese font."""
     try:
         import pylopdf_fonts_zh_cn
     except ImportError:

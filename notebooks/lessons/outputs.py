@@ -1,7 +1,7 @@
-"""What stays in git of what the cells of a full run print: texts and tables.
+"""The outputs that stay in git after a full run: texts, tables and pictures of `figures.show`.
 
-Pictures are files of `figures/` already. Numbers and times of cells, warnings, progress bars and
-colours of a terminal would change with every run and say nothing, and paths belong to one machine.
+Execution counts, warnings, progress bars and terminal colours differ between runs, and paths
+between machines.
 """
 
 from __future__ import annotations
@@ -12,21 +12,18 @@ from typing import Any
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 STYLE = re.compile(r"<style.*?</style>\s*", re.DOTALL)
-#: What was drawn over in the same line.
-DRAWN_OVER = re.compile(r"^[^\n]*\r(?!\n)", re.MULTILINE)
+#: Text that a progress bar has overwritten.
+OVERWRITTEN = re.compile(r"^[^\n]*\r(?!\n)", re.MULTILINE)
 SPACES = re.compile(r" +$", re.MULTILINE)
 #: An absolute path of two names or more; no part of an address or of a relative path.
 PATH = re.compile(r"(?<![\w.:/~…])/(?:[\w.+-]+/)+([\w.+-]*)")
 
 
 def cleaned(notebook: dict[str, Any]) -> dict[str, Any]:
-    """A notebook with those outputs that stay.
+    """Returns a copy of a notebook with the outputs to store.
 
     Args:
-        notebook: As Jupyter's JSON has it, after a run without errors.
-
-    Returns:
-        A new one. What is not a text or a table is the same after each run.
+        notebook: Jupyter's JSON after a run without errors.
     """
     about = {"kernelspec": notebook["metadata"]["kernelspec"], "language_info": {"name": "python"}}
     return notebook | {"metadata": about, "cells": [_cell(cell) for cell in notebook["cells"]]}
@@ -37,8 +34,8 @@ def _cell(cell: dict[str, Any]) -> dict[str, Any]:
     if cell["cell_type"] != "code":
         return cell
     metadata = {key: value for key, value in cell["metadata"].items() if key != "execution"}
-    parts: list[tuple[str, str]] = []
-    for kind, text in _texts(cell["outputs"]):
+    parts: list[tuple[str, Any]] = []
+    for kind, text in _parts(cell["outputs"]):
         if kind == "text" and parts and parts[-1][0] == "text":
             parts[-1] = kind, parts[-1][1] + text
         else:
@@ -47,24 +44,27 @@ def _cell(cell: dict[str, Any]) -> dict[str, Any]:
     return cell | {"execution_count": None, "metadata": metadata, "outputs": outputs}
 
 
-def _texts(outputs: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """The kind, text or table, of each output, and what it says."""
+def _parts(outputs: list[dict[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """The kind of each output, and its content."""
     for output in outputs:
         if output["output_type"] == "stream":
             if output["name"] == "stdout":
-                yield "text", DRAWN_OVER.sub("", _plain(output["text"]))
+                yield "text", OVERWRITTEN.sub("", _plain(output["text"]))
+            continue
+        if "image/png" in output["data"]:
+            yield "picture", output["data"]
             continue
         data = {kind: _plain(text) for kind, text in output["data"].items() if "text" in kind}
         html = data.get("text/html", "")
-        if "<table" in html and "<progress" not in html:
-            yield "table", STYLE.sub("", html)
-        elif not data.get("text/plain", "<").startswith("<"):  # an object that names its type
+        if "<iframe" in html or ("<table" in html and "<progress" not in html):
+            yield "html", STYLE.sub("", html)
+        elif not data.get("text/plain", "<").startswith("<"):  # not an object's default repr
             yield "text", data["text/plain"].rstrip("\n") + "\n"
 
 
-def _output(kind: str, text: str) -> dict[str, Any]:
-    if kind == "table":
-        data = {"text/html": _lines(text)}
+def _output(kind: str, text: Any) -> dict[str, Any]:
+    if kind != "text":
+        data = text if kind == "picture" else {"text/html": _lines(text)}
         return {"data": data, "metadata": {}, "output_type": "display_data"}
     text = SPACES.sub("", text).strip("\n") + "\n"
     return {"name": "stdout", "output_type": "stream", "text": _lines(text)}
@@ -75,5 +75,5 @@ def _lines(text: str | list[str]) -> list[str]:
 
 
 def _plain(text: str | list[str]) -> str:
-    """A text without colours, and of paths the last name."""
+    """A text without colours. Of each path only the last name stays."""
     return PATH.sub(r"…/\1", COLOUR.sub("", "".join(text)))

@@ -37,9 +37,9 @@ class Reviews:
     test: list[Review]
     #: Words that occur twice in `train`.
     vocabulary: Vocabulary
-    #: A sentence to look at.
+    #: An example sentence.
     example: tuple[str, ...]
-    #: True where the sentences are those of the toy grammar.
+    #: True for generated sentences.
     generated: bool
 
 
@@ -67,53 +67,6 @@ def load_reviews(train_size: int | None = None) -> Reviews:
     return Reviews(train, test, vocabulary, example, generated=files[0] is None)
 
 
-def train_classifier(
-    model: nn.Module,
-    reviews: Reviews,
-    *,
-    epochs: int,
-    batch_size: int = 32,
-    learning_rate: float = 2e-3,
-) -> list[float]:
-    """Trains a classifier with Adam.
-
-    Args:
-        model: Called with tokens (B, S); returns logits (B, 2) first.
-        reviews: The sentences.
-        epochs: How often each is seen.
-        batch_size: Sentences a step.
-        learning_rate: The first rate of Adam; it falls linearly to 0.
-
-    Returns:
-        The mean loss of each epoch, in nats a sentence.
-    """
-    rng = random.Random(0)
-    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate, weight_decay=1e-5)
-    steps = epochs * -(-len(reviews.train) // batch_size)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
-    means = []
-    model.train()
-    for _ in range(epochs):
-        losses = []
-        # A batch has sentences of similar length; the batches come in random order.
-        order = sorted(rng.sample(reviews.train, len(reviews.train)), key=lambda r: len(r.words))
-        groups = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-        rng.shuffle(groups)
-        for group in groups:
-            tokens = pad([reviews.vocabulary.encode(review.words)[:-1] for review in group])
-            labels = torch.tensor([review.label for review in group])
-            loss = nn.functional.cross_entropy(model(tokens)[0], labels)
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-            losses.append(loss.item())
-        means.append(sum(losses) / len(losses))
-    model.eval()
-    return means
-
-
 @torch.no_grad()
 def accuracy(model: nn.Module, reviews: Sequence[Review], vocabulary: Vocabulary) -> float:
     """The share of sentences that a classifier gets right.
@@ -136,11 +89,11 @@ def accuracy(model: nn.Module, reviews: Sequence[Review], vocabulary: Vocabulary
 
 
 def word_polarity(reviews: Sequence[Review], at_least: int = 8) -> dict[str, float]:
-    """How much more often a word stands in positive than in negative sentences.
+    """The log-ratio of a word's frequency in positive and negative sentences.
 
     Args:
         reviews: The sentences to count in.
-        at_least: Words in fewer sentences are left out.
+        at_least: Minimum number of sentences with the word.
 
     Returns:
         log of the ratio of its shares of both classes, with one more sentence counted in each.

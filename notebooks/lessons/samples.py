@@ -1,7 +1,7 @@
 """Small generated data in the formats of the real ones, for machines without HF_BERT_DATA.
 
 They show that a notebook runs and that a model learns something from them; the language is that of
-a few templates, so their figures say nothing about real text.
+a few templates, so results on them do not apply to real text.
 """
 
 from __future__ import annotations

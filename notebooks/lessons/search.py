@@ -16,7 +16,7 @@ from .vocabulary import BEGIN, END, PAD
 
 
 class Decoder(Protocol):
-    """What can be searched: a network that writes one token at a time."""
+    """A network that writes one token at a time."""
 
     def start(self, source: Tensor) -> Any:
         """The state before the first token of each of B sentences."""
@@ -30,11 +30,11 @@ class Decoder(Protocol):
 
 @torch.no_grad()
 def greedy(model: Decoder, source: Tensor, longest: int) -> Tensor:
-    """Writes the likeliest token at each step.
+    """Writes the most likely token at each step.
 
     Args:
-        model: Who writes, in eval mode.
-        source: (B, S), what is translated.
+        model: The writer, in eval mode.
+        source: (B, S), the text to translate.
         longest: Tokens after which a sentence is cut.
 
     Returns:
@@ -66,8 +66,8 @@ def beam_search(
     """Keeps the best beginnings at each step and returns the best sentence.
 
     Args:
-        model: Who writes, in eval mode.
-        source: (B, S), what is translated.
+        model: The writer, in eval mode.
+        source: (B, S), the text to translate.
         longest: Tokens after which a sentence is cut.
         beams: K, beginnings that are kept. 1 is the greedy search.
         alpha: The strength of the length penalty; 0 compares plain log-probabilities.
@@ -88,7 +88,7 @@ def beam_search(
     for place in range(longest):
         scores, state = model.next(state, tokens)
         scores = scores.view(batch, beams, -1)  # (B, K, V)
-        # A finished sentence goes on with padding, at no cost.
+        # A finished sentence continues with padding at no cost.
         finished = torch.full_like(scores[0, 0], -torch.inf)
         finished[PAD] = 0
         scores = torch.where(done.unsqueeze(-1), finished, scores)

@@ -1,7 +1,8 @@
 """How large a run of the notebooks is.
 
-The environment variable HF_BERT_NOTEBOOKS is `full` (about half an hour for all notebooks on two
-cores; the figures in git come from such runs) or `small` (three to five minutes, for CI).
+The environment variable HF_BERT_NOTEBOOKS is `full` or `small`. A full run of all lessons takes
+about half an hour on two cores and makes the stored outputs. A small run takes three to five
+minutes, for CI.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ T = TypeVar("T")
 
 VARIABLE = "HF_BERT_NOTEBOOKS"
 
-# Imported modules stay: Python's collector need not look for garbage among them, neither while a
-# model is trained nor when the kernel ends, which took two seconds.
+# Imported modules stay in memory. Without the collector's search among them, a kernel ends two
+# seconds sooner.
 gc.freeze()
 atexit.register(gc.freeze)
 

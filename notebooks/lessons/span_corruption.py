@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 def sentinel(number: int) -> str:
-    """The token that stands for the span of that number, from 0."""
+    """The token that replaces the span of that number, from 0."""
     return f"<{number}>"
 
 
@@ -52,7 +52,7 @@ def corrupt(tokens: Sequence[str], spans: Sequence[tuple[int, int]]) -> tuple[li
         spans: Beginnings and ends, in order.
 
     Returns:
-        What the encoder reads and what the decoder writes.
+        The encoder's input and the decoder's output.
     """
     source: list[str] = []
     target: list[str] = []

@@ -1,7 +1,7 @@
-"""The labelled data of a notebook as files: as many rows as the notebook has time for.
+"""The labelled data of a lesson as files, with as many rows as it has time for.
 
-Each function looks for the real data (`data.find`, which says so where they are missing), draws
-some of them and writes them in their own format, so that the package's readers read them.
+Each function finds the real data (`data.find`), draws a sample and writes it in the same format,
+for the package's readers.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def sentiment(folder: Path, train: int, dev: int) -> TaskFiles:
 
     Args:
         folder: Where to write.
-        train: Most sentences to train on.
-        dev: Most sentences to judge by.
+        train: Maximum number of training sentences.
+        dev: Maximum number of validation sentences.
 
     Returns:
         The files.
@@ -60,9 +60,9 @@ def questions(folder: Path, train: int, dev: int, longest: int = 110) -> TaskFil
 
     Args:
         folder: Where to write.
-        train: Most questions to train on.
-        dev: Most questions to judge by.
-        longest: Most words of a paragraph, as time grows with it.
+        train: Maximum number of training questions.
+        dev: Maximum number of validation questions.
+        longest: Maximum number of words per paragraph.
     """
 
     def whole(paragraph: dict[str, Any], draw: random.Random) -> list[dict[str, Any]]:
@@ -74,15 +74,15 @@ def questions(folder: Path, train: int, dev: int, longest: int = 110) -> TaskFil
 def sentence_questions(
     folder: Path, train: int, dev: int, *, without_answer: float = 0.5
 ) -> TaskFiles:
-    """SQuAD's answerable questions, each beside one sentence in place of the paragraph.
+    """SQuAD's answerable questions, each with one sentence instead of the paragraph.
 
     A question gets the sentence that holds its answer, or another sentence of the same paragraph,
     which does not: then it has no answer there.
 
     Args:
         folder: Where to write; made where it is missing.
-        train: Most questions to train on.
-        dev: Most questions to judge by.
+        train: Maximum number of training questions.
+        dev: Maximum number of validation questions.
         without_answer: The share of questions that get another sentence, 0 to 1.
     """
 
@@ -98,7 +98,7 @@ def similarity(folder: Path, pairs: int) -> Path:
 
     Args:
         folder: Where to write.
-        pairs: Most pairs in all.
+        pairs: Maximum number of pairs.
 
     Returns:
         The folder of the files.
@@ -119,13 +119,13 @@ def similarity(folder: Path, pairs: int) -> Path:
 def captions(folder: Path, train: int, held_out: int) -> TaskFiles:
     """SICK's training pairs, sentences that describe pictures, as documents of two sentences.
 
-    A sentence of SICK stands in several pairs. Here none of those held out stands in a document
-    to train on, so that there may be fewer of these than asked for.
+    SICK repeats sentences. Training documents with a held-out sentence are removed, so the result
+    may have fewer than `train`.
 
     Args:
         folder: Where to write.
-        train: Most pairs to train on.
-        held_out: Most pairs to judge by.
+        train: Maximum number of training pairs.
+        held_out: Maximum number of validation pairs.
 
     Returns:
         The files, in the layout "sentences".
@@ -148,12 +148,12 @@ def captions(folder: Path, train: int, held_out: int) -> TaskFiles:
 def articles(folder: Path, most: int | None = None) -> Path:
     """WikiText-2's validation articles as prose, a blank line between them.
 
-    The marks of the corpus are undone: `@-@` is a hyphen, and `<unk>`, which stands for a rare
-    word, is the tokenizer's `[UNK]`.
+    Marks of the corpus become text: `@-@` a hyphen, and `<unk>`, a rare word, the tokenizer's
+    `[UNK]`.
 
     Args:
         folder: Where to write.
-        most: Most articles; None for all.
+        most: Maximum number of articles; None for all.
 
     Returns:
         The file, in the layout "paragraphs".
@@ -239,7 +239,7 @@ def _squad(
         files.append(str(file))
         source = folder / "generated.json"
         if real is None:
-            # Twice as many, since a change may leave out the third that has no answer.
+            # Twice as many, because a change may drop the third without an answer.
             samples.questions(source, 2 * count, seed)
         else:
             source = real / f"{part}.json"

@@ -18,7 +18,7 @@ from .vocabulary import PAD, pad, shift_right
 
 @dataclass
 class History:
-    """What happened in training."""
+    """The record of a training run."""
 
     #: Loss of each step, in nats per token.
     losses: list[float] = field(default_factory=list)
@@ -39,7 +39,7 @@ def token_loss(logits: Tensor, targets: Tensor) -> Tensor:
         targets: (B, T).
 
     Returns:
-        A number, in nats a token.
+        A number, in nats per token.
     """
     return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD)
 
@@ -61,8 +61,8 @@ def train(
         model: Called with tokens to read (B, S) and the right tokens one place to the right
             (B, T); returns logits (B, T, V) first.
         data: The pairs.
-        epochs: How often each pair is seen.
-        batch_size: Pairs a step.
+        epochs: Number of epochs.
+        batch_size: Pairs per step.
         learning_rate: The rate of Adam where the schedule gives 1.
         loss: From logits (B, T, V) and targets (B, T).
         schedule: Factor of the learning rate by step, from 1; by default it falls linearly to 0.
@@ -99,8 +99,8 @@ def translate(
 
     Args:
         model: In eval mode.
-        data: Where the vocabularies are from.
-        pairs: What to translate; their targets are not looked at.
+        data: The source of the vocabularies.
+        pairs: The pairs to translate; targets are ignored.
         beams: 1 searches greedily.
         alpha: The length penalty of the beam search.
 

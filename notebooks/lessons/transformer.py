@@ -52,7 +52,7 @@ class Residual(nn.Module):
         self.norm_first = sizes.norm_first
 
     def enter(self, states: Tensor) -> Tensor:
-        """What the layer reads."""
+        """The input of the layer."""
         return self.norm(states) if self.norm_first else states
 
     def leave(self, states: Tensor, added: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class Block(nn.Module):
 
     Args:
         sizes: The sizes of the model.
-        cross: True in the decoder of a translator, which also looks at what was read.
+        cross: True in the decoder of a translator, which also attends to the encoder.
     """
 
     def __init__(self, sizes: Sizes, *, cross: bool = False) -> None:
@@ -102,7 +102,7 @@ class Block(nn.Module):
         states = self.around_attention.leave(states, self.attention(entered, entered, mask))
         if self.cross is not None and self.around_cross is not None:
             if memory is None:
-                raise ValueError("a block with cross-attention needs the memory to look at")
+                raise ValueError("a block with cross-attention needs the memory")
             entered = self.around_cross.enter(states)
             states = self.around_cross.leave(states, self.cross(entered, memory, memory_mask))
         entered = self.around_feed_forward.enter(states)
@@ -124,7 +124,7 @@ class Stack(nn.Module):
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
     ) -> Tensor:
-        """All blocks; arguments and result are those of `Block`."""
+        """All blocks, with arguments and result as in `Block`."""
         for block in self.blocks:
             states = block(states, mask, memory, memory_mask)
         return self.norm(states)

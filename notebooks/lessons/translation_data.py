@@ -36,7 +36,7 @@ class TranslationData:
     source: Vocabulary
     #: Vocabulary of the language that is written.
     target: Vocabulary
-    #: True where the sentences are those of the toy grammar.
+    #: True for generated sentences.
     generated: bool
 
     def reversed(self) -> TranslationData:
@@ -62,8 +62,8 @@ def load_chinese_to_english(
     """Chinese sentences with their English translation.
 
     Args:
-        longest: English sentences of more tokens are left out, and Chinese ones of more than 1.6
-            times as many.
+        longest: Maximum number of English tokens; Chinese sentences may have 1.6 times this
+            number.
         at_least: Pairs with a token that occurs more seldom are left out: a small network cannot
             learn a word from one example.
         test_size: How many pairs to keep for the test.
@@ -135,7 +135,7 @@ def references(pairs: Sequence[Pair], everything: Sequence[Pair]) -> list[list[t
 
     Args:
         pairs: N pairs.
-        everything: Where to look for further translations.
+        everything: The pairs to search for further translations.
 
     Returns:
         N lists of tokenised sentences.

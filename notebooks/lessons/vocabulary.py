@@ -1,7 +1,7 @@
 """Text to tokens to numbers, for translation: English in words, Chinese in characters.
 
-Chinese is written without spaces, and a character is mostly a unit of meaning, so that characters
-serve as tokens (the BERT of Devlin et al., 2019, treats Chinese so too, in its released code).
+Chinese has no spaces, and most characters are units of meaning. Characters therefore serve as
+tokens, as in the released code of Devlin et al. (2019).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def split_chinese(text: str) -> list[str]:
 
 
 class Vocabulary:
-    """Numbers for tokens; the first four are those of `SPECIAL`.
+    """Numbers for tokens; the first four are `SPECIAL`.
 
     Args:
         sentences: Tokenised sentences to count.
@@ -78,7 +78,7 @@ def pad(rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def shift_right(targets: Tensor) -> Tensor:
-    """What a decoder reads under teacher forcing: `BEGIN` and all but the last target.
+    """A decoder's input under teacher forcing: `BEGIN` and all but the last target.
 
     Args:
         targets: (B, T), what it has to write.

@@ -1,44 +1,41 @@
 """BERT's tokenizer in plain Python, to read and to test the fast one against.
 
-The steps are those of Devlin et al. 2019 and of the tokenizer that came with it; the greedy search
-is that of Wu et al. 2016 (https://arxiv.org/abs/1609.08144, section 4.1). Where the `tokenizers`
-library, with which every BERT of today is trained and served, differs from that first description,
-this file does what the library does and says so. `hf_bert_impl.BertTokenizer` does the same about a
+The steps follow Devlin et al. (2019) and their tokenizer. The greedy search follows Wu et al.
+(2016, https://arxiv.org/abs/1609.08144, section 4.1). This file follows the `tokenizers` library
+where it differs from them, and says so. `hf_bert_impl.BertTokenizer` computes the same about a
 hundred times faster.
 
-Text -> clean -> set off Chinese characters -> fold accents and case -> cut at spaces and
-punctuation -> cut each word into pieces.
+Text -> clean -> separate Chinese characters -> fold accents and case -> split at spaces and
+punctuation -> split each word into pieces.
 """
 
 import unicodedata
 from collections.abc import Container, Iterator
 from itertools import groupby
 
-# A word longer than this is taken for noise (a URL, base64) and becomes [UNK] as a whole: the
-# greedy search takes time quadratic in the length. Counted in code points, not bytes, of the folded
-# word, so a Hangul syllable counts two or three once it is decomposed.
+# Longer words (URLs, base64) become [UNK], because the greedy search is quadratic in the length.
+# The unit is a code point of the folded word: a decomposed Hangul syllable counts two or three.
 MAX_CHARS_PER_WORD = 100
 
-# The blocks of Chinese characters. Japanese kana and Korean Hangul are not among them: words in
-# these scripts are longer than a character.
+# The blocks of Chinese characters, without Japanese kana and Korean Hangul: words in these scripts
+# are longer than one character.
 CHINESE_RANGES = (
     (0x4E00, 0x9FFF),  # CJK unified ideographs
     (0x3400, 0x4DBF),  # extension A
     (0x20000, 0x2A6DF),  # extension B
     (0x2A700, 0x2B73F),  # extension C
     (0x2B740, 0x2B81F),  # extension D
-    # Extension E begins at 2B820, and Google's code has it so; the library begins it 256 later.
+    # Extension E begins at 2B820, as in Google's code; the library begins it 256 later.
     (0x2B920, 0x2CEAF),
     (0xF900, 0xFAFF),  # compatibility ideographs
     (0x2F800, 0x2FA1F),  # their supplement
 )
 
-# The library's tables of categories and of decompositions are those of Unicode 8.0 (2015): all
-# later marks, punctuation and format characters are to it code points that it has never heard of,
-# and pass as letters. Python's tables are newer, and differ from one Python to the next. So these
-# are the ranges, free of characters of Unicode 8.0, where later versions put such characters. (Not
-# followed: the library knows the combining classes of Unicode 9.0, so it may put runs of marks of
-# the five scripts that came with that version into another order. No vocabulary has them.)
+# The library's tables of categories and decompositions come from Unicode 8.0 (2015). To it, later
+# marks, punctuation and format characters are letters. Python's tables are newer, and differ
+# between versions of Python. These ranges contain only such later characters. One difference
+# remains: the library has the combining classes of Unicode 9.0, so it may reorder marks of the five
+# scripts of that version. No vocabulary has them.
 _AFTER_UNICODE_8 = """
     5C8-5C9 61D 7FD 890-89F 8CA-8E2 9FD-9FE A76 AFA-AFF B53-B55 C04 C3C C77 C84 D00 D3B-D3C D81 EBA
     ECE 1715 180F 1ABF-1AF0 1B4E-1B4F 1B7D-1B7F 1DF6-1DFB 2E43-2E63 A82C A8C5 A8FF 10D24-10D6E
@@ -73,16 +70,16 @@ def tokenize(
     do_basic_tokenize: bool = True,
     unk_token: str = "[UNK]",
 ) -> list[str]:
-    """Cuts a text into WordPiece tokens, without special tokens around it or recognised in it.
+    """Splits a text into WordPiece tokens. Special tokens are neither added nor recognised.
 
     Args:
         text: Any text.
-        vocab: The known tokens; those that continue a word begin with ``##``.
+        vocab: The tokens; ``##`` begins those inside a word.
         do_lower_case: As in `basic_tokenize`.
         strip_accents: As in `basic_tokenize`.
         tokenize_chinese_chars: As in `basic_tokenize`.
-        do_basic_tokenize: False cuts at spaces and changes nothing else before WordPiece.
-        unk_token: Stands for a word that the vocabulary cannot spell.
+        do_basic_tokenize: False only splits at spaces before WordPiece.
+        unk_token: Replaces a word without a spelling in the vocabulary.
 
     Returns:
         The tokens in order.
@@ -110,7 +107,7 @@ def basic_tokenize(
     strip_accents: bool | None = None,
     tokenize_chinese_chars: bool = True,
 ) -> list[str]:
-    """Cleans a text and cuts it into words, each punctuation character being a word.
+    """Cleans a text and splits it into words. Each punctuation character is a word.
 
     Args:
         text: Any text.
@@ -130,9 +127,8 @@ def basic_tokenize(
         text = "".join(f" {char} " if is_chinese(char) else char for char in text)
     if strip_accents is None:
         strip_accents = do_lower_case
-    # Accents go first. Google's code lower-cases first, which is the same: to Unicode, the small
-    # form of a letter with an accent is the small letter with that accent. (İ is I with a dot
-    # above: both ways give i.)
+    # Google's code lower-cases before it drops accents. The result is the same: in Unicode, the
+    # small form of a letter with an accent is the small letter with that accent.
     if strip_accents:
         text = drop_accents(text)
     if do_lower_case:
@@ -141,10 +137,10 @@ def basic_tokenize(
 
 
 def clean(text: str) -> str:
-    """Drops control characters and makes every white space a plain space.
+    """Drops control characters and replaces every white space by a plain space.
 
-    Dropped characters leave no gap: the words at their sides grow together. That suits zero-width
-    joiners and soft hyphens, and it also befalls vertical tab, form feed and next line (U+0085).
+    Dropped characters leave no gap, so the words on both sides join. This also happens at vertical
+    tab, form feed and next line (U+0085).
     """
     kept = (char for char in text if is_space(char) or not is_control(char))
     return "".join(" " if is_space(char) else char for char in kept)
@@ -153,30 +149,30 @@ def clean(text: str) -> str:
 def is_space(char: str) -> bool:
     """Tab, newline and carriage return, and Unicode's separators.
 
-    The line and paragraph separators (Zl, Zp) are not in Google's test, but `str.split` cuts at
-    them later, so that the words are the same.
+    The line and paragraph separators (Zl, Zp) are not in Google's test, but `str.split` splits
+    at them later, so the words are the same.
     """
     return char in "\t\n\r" or category(char) in ("Zs", "Zl", "Zp")
 
 
 def is_control(char: str) -> bool:
-    """Control and format characters, and U+FFFD, which stands for bytes that could not be decoded.
+    """Control and format characters, and U+FFFD, the mark of undecodable bytes.
 
-    Private-use characters (Co) are the library's addition: Google's code keeps them, and as no
-    vocabulary has them they make their word [UNK]. Code points not assigned are kept by both.
+    The library adds private-use characters (Co). Google's code keeps them, and their word becomes
+    [UNK]. Both keep unassigned code points.
     """
     return char == "\ufffd" or category(char) in ("Cc", "Cf", "Co")
 
 
 def is_chinese(char: str) -> bool:
-    """Whether a character is a Chinese ideograph, also where it is used in Japanese or Korean."""
+    """Whether a character is a Chinese ideograph, in any language."""
     return any(first <= ord(char) <= last for first, last in CHINESE_RANGES)
 
 
 def is_punctuation(char: str) -> bool:
     """Unicode's punctuation, and all of ASCII that is neither letter, digit nor space.
 
-    Unicode files ``$ + < = > ^ ` | ~`` under symbols; to BERT they are punctuation too.
+    Unicode calls ``$ + < = > ^ ` | ~`` symbols. In BERT they are punctuation.
     """
     return category(char).startswith("P") or (
         char.isascii() and char.isprintable() and not (char.isalnum() or char == " ")
@@ -184,12 +180,12 @@ def is_punctuation(char: str) -> bool:
 
 
 def drop_accents(text: str) -> str:
-    """Decomposes letters (NFD) and drops the marks that take no room of their own (Mn).
+    """Decomposes letters (NFD) and drops non-spacing marks (Mn): é becomes e.
 
-    é becomes e; but NFD also decomposes Hangul syllables, and the marks of Indic scripts and of
-    Thai that are vowels go as well, which is why the multilingual models are cased.
+    NFD also decomposes Hangul syllables, and the marks of Indic scripts and Thai include vowels.
+    Multilingual models are therefore cased.
     """
-    # What the library does not know it does not decompose or move either.
+    # The library leaves characters unchanged that its tables lack.
     parts = groupby(text, key=lambda char: ord(char) in UNKNOWN_TO_LIBRARY)
     decomposed = "".join(
         "".join(chars) if unknown else unicodedata.normalize("NFD", "".join(chars))
@@ -199,12 +195,9 @@ def drop_accents(text: str) -> str:
 
 
 def lower(text: str) -> str:
-    """Lower-cases each character by itself.
+    """Lower-cases each character alone, as the library does: ΟΔΟΣ becomes οδοσ.
 
-    `str.lower` looks around: a Greek capital sigma at a word's end becomes ς, not σ. The library
-    does not, so ΟΔΟΣ becomes οδοσ. ß is a small letter, and stays. İ, where accents are kept,
-    becomes two
-    characters: i and a dot above.
+    `str.lower` depends on the context: at the end of a word, a capital sigma becomes ς.
     """
     return "".join(char.lower() for char in text)
 
@@ -217,16 +210,15 @@ def category(char: str) -> str:
 
 
 def split_into_pieces(word: str, vocab: Container[str], unk_token: str = "[UNK]") -> list[str]:
-    """Cuts a word into the longest known pieces, from left to right.
+    """Splits a word into the longest pieces of the vocabulary, from left to right.
 
-    Greedy means that a piece once taken is not given back: if the rest cannot be spelled, the word
-    is unknown, even where a shorter first piece would have led to an end. And it is unknown as a
-    whole.
+    The search is greedy: it never revises a piece. If the rest has no spelling, the whole word is
+    unknown, even if a shorter first piece would help.
 
     Args:
         word: A word without spaces.
-        vocab: The known tokens; those that continue a word begin with ``##``.
-        unk_token: What an unknown word becomes.
+        vocab: The tokens; ``##`` begins those inside a word.
+        unk_token: Replaces an unknown word.
 
     Returns:
         The pieces, or `unk_token` alone.
@@ -253,7 +245,7 @@ def split_into_pieces(word: str, vocab: Container[str], unk_token: str = "[UNK]"
 def _split_words(text: str) -> Iterator[str]:
     for run in _split_at_spaces(text):
         for is_mark, chars in groupby(run, key=is_punctuation):
-            # Every punctuation character by itself ("...": three words), all else together.
+            # Each punctuation character is a word: "..." has three.
             if is_mark:
                 yield from chars
             else:
@@ -261,8 +253,8 @@ def _split_words(text: str) -> Iterator[str]:
 
 
 def _split_at_spaces(text: str) -> Iterator[str]:
-    # Python also counts the ASCII separators U+001C to U+001F as spaces, which Unicode's
-    # White_Space property, and with it the library, leaves out.
+    # Python also counts the ASCII separators U+001C to U+001F as spaces. Unicode's White_Space
+    # property and the library do not.
     for blank, chars in groupby(text, key=lambda c: c.isspace() and c not in "\x1c\x1d\x1e\x1f"):
         if not blank:
             yield "".join(chars)

@@ -40,9 +40,9 @@ def test_teacher_forcing_reads_one_place_behind():
 def test_missing_data_are_said(monkeypatch, capsys, tmp_path):
     monkeypatch.delenv("HF_BERT_DATA", raising=False)
     assert data.find("sst2/train.tsv") is None
-    assert "HF_BERT_DATA is not set, so there is no sst2/train.tsv" in capsys.readouterr().out
+    assert "HF_BERT_DATA is not set, so sst2/train.tsv is missing" in capsys.readouterr().out
     monkeypatch.setenv("HF_BERT_DATA", str(tmp_path))
-    with pytest.raises(ValueError, match=r"holds no sst2/train\.tsv"):
+    with pytest.raises(ValueError, match=r"which has no sst2/train\.tsv"):
         data.find("sst2/train.tsv")
 
 

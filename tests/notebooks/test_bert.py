@@ -1,0 +1,161 @@
+"""`notebooks/bert.py` computes what the package and transformers compute, and lesson 4 shows it."""
+
+import ast
+import json
+import random
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.nn import functional
+
+import bert
+import hf_bert_impl
+from hf_bert_impl.checkpoints import demo_folder
+from hf_bert_impl.parity import reference_model
+from tests.model.cases import (
+    assert_same_gradients,
+    gradients,
+    of_fixture,
+    random_batch,
+    random_labels,
+)
+
+ROOT = Path(__file__).parents[2]
+FIXTURE = ROOT / "tests" / "fixtures" / "hf_safetensors"
+SPECIAL = bert.Special(pad=0, cls=1, sep=2, mask=3)
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+MASK = torch.tensor([[1] * 13, [1] * 4 + [0] * 9, [0] * 3 + [1] * 10])
+
+
+def from_checkpoint(cls, folder):
+    values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    names = [field.name for field in fields(bert.Config)]
+    model = cls(bert.Config(**{name: values[name] for name in names}))
+    bert.load(model, load_file(folder / "model.safetensors"))
+    return model.eval()
+
+
+def assert_near(found, expected):
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def test_published_weights():
+    model = from_checkpoint(bert.Bert, demo_folder())
+    ours = hf_bert_impl.BertModel.from_pretrained(demo_folder()).eval()
+    batch = random_batch("BertModel", ours.config, MASK)
+    del batch["position_ids"]
+    with torch.no_grad():
+        states, pooled = model(*(batch[name] for name in INPUTS))
+        for other in (ours, reference_model(ours)):
+            expected = other(**batch)
+            assert_near(states[MASK == 1], expected.last_hidden_state[MASK == 1])
+            assert_near(pooled, expected.pooler_output)
+
+
+def test_outputs_of_the_software_that_wrote_the_checkpoint():
+    values, batch = of_fixture(FIXTURE)
+    words, follows = from_checkpoint(bert.BertForPreTraining, FIXTURE)(
+        *(batch[name] for name in INPUTS)
+    )
+    real = batch["attention_mask"] == 1
+    assert_near(words[real], values["mlm_logits"][real])
+    assert_near(follows, values["nsp_logits"])
+
+
+def test_loss_and_gradients():
+    model = from_checkpoint(bert.BertForPreTraining, FIXTURE)
+    ours = hf_bert_impl.BertForPreTraining.from_pretrained(FIXTURE).eval()
+    batch = random_batch("BertForPreTraining", ours.config, MASK)
+    del batch["position_ids"]
+    batch |= random_labels("BertForPreTraining", ours.config, batch)
+    batch["labels"][MASK == 0] = -100
+    loss = model.loss(batch)
+    found = gradients(model, loss)
+    for other in (ours, reference_model(ours)):
+        expected = other(**batch).loss
+        assert_near(loss, expected)
+        assert_same_gradients(found, gradients(other, expected))
+
+
+def test_a_checkpoint_of_another_model():
+    model = bert.BertForPreTraining(bert.Config(99, 8, 1, 2, 16, 32))
+    tensors = model.state_dict()
+    tensors["classifier.weight"] = tensors.pop("bert.pooler.dense.weight")
+    with pytest.raises(ValueError, match=r"Missing .*pooler.*Unknown: .*classifier"):
+        bert.load(model, tensors)
+
+
+def test_a_new_model_has_the_names_and_the_tied_weights_of_transformers():
+    config = bert.Config(99, 8, 1, 2, 16, 32)
+    ours = hf_bert_impl.BertForPreTraining(
+        hf_bert_impl.BertConfig(
+            **{field.name: getattr(config, field.name) for field in fields(config)}
+        )
+    )
+    model = bert.BertForPreTraining(config)
+    assert model.state_dict().keys() == reference_model(ours).state_dict().keys()
+    assert model.cls.predictions.decoder.weight is model.bert.embeddings.word_embeddings.weight
+    assert sum(p.numel() for p in model.parameters()) == ours.num_parameters()
+
+
+def test_masking():
+    torch.manual_seed(0)
+    ids = torch.randint(4, 10_000, (100, 1000))
+    ids[:, 0], ids[:, -1] = SPECIAL.cls, SPECIAL.pad
+    inputs, labels = bert.mask_tokens(ids, SPECIAL, 10_000)
+    chosen = labels != -100
+    assert chosen.float().mean().item() == pytest.approx(0.15, abs=0.005)
+    assert not chosen[:, [0, -1]].any() and torch.equal(labels[chosen], ids[chosen])
+    assert torch.equal(inputs[~chosen], ids[~chosen])
+    is_mask, is_same = inputs[chosen] == SPECIAL.mask, inputs[chosen] == ids[chosen]
+    assert is_mask.float().mean().item() == pytest.approx(0.8, abs=0.01)
+    assert is_same.float().mean().item() == pytest.approx(0.1, abs=0.01)
+
+
+def test_pairs_and_batch():
+    documents = [[[10 * d + s] * (s + 1) for s in range(4)] for d in range(1, 60)]
+    pairs = list(bert.sentence_pairs(documents, random.Random(0)))
+    assert 0.4 < sum(is_random for *_, is_random in pairs) / len(pairs) < 0.6
+    for first, second, is_random in pairs:
+        assert (second[0] // 10 != first[0] // 10) == is_random
+        assert is_random or second[0] == first[0] + 1
+    batch = bert.make_batch([([5, 6], [7], False), ([5] * 9, [8], True)], SPECIAL, longest=8)
+    assert batch["input_ids"].tolist() == [[1, 5, 6, 2, 7, 2, 0, 0], [1, 5, 5, 5, 5, 2, 8, 2]]
+    assert batch["token_type_ids"].tolist() == [[0, 0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0, 1, 1]]
+    assert batch["attention_mask"].sum(1).tolist() == [6, 8]
+    assert batch["next_sentence_label"].tolist() == [0, 1]
+
+
+def test_training_learns():
+    """Each document repeats one word, so that both tasks can be solved."""
+    torch.manual_seed(0)
+    documents = [[[word] * 4 for _ in range(4)] for word in range(4, 12)]
+    config = bert.Config(12, 32, 1, 2, 64, 32, 2, 0.0, 0.0, 0.1)
+    model = bert.BertForPreTraining(config)
+    losses = bert.train(model, bert.batches(documents, SPECIAL, 12, 16), 200, 5e-3)
+    chance = functional.cross_entropy(torch.zeros(1, 12), torch.tensor([0])).item()
+    assert losses[0] > chance and sum(losses[-10:]) / 10 < 0.3 * losses[0]
+
+
+def test_lesson_4_shows_this_file():
+    notebook = json.loads(
+        (ROOT / "notebooks" / "04_bert_from_scratch.ipynb").read_text(encoding="utf-8")
+    )
+    cells = [
+        "".join(cell["source"])
+        for cell in notebook["cells"]
+        if "bert.py" in cell["metadata"].get("tags", ())
+    ]
+    text = Path(bert.__file__).read_text(encoding="utf-8")
+    docstring = ast.parse(text).body[0].end_lineno
+    assert "\n\n\n".join(cells) == "".join(text.splitlines(True)[docstring:]).strip()
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module] if isinstance(node, ast.ImportFrom) else [node.names[0].name])
+    }
+    assert imported <= {"math", "random", "collections", "dataclasses", "itertools", "torch"}
