@@ -207,7 +207,7 @@ def run(reviews: Path, output: Path, sizes: Sizes, start: str | None = None) -> 
 def divide(reviews: Path, output: Path, sizes: Sizes) -> tuple[Path, Path, Path]:
     """Writes the training reviews, the labelled part of them, and the test reviews."""
     if output.exists():
-        raise InputError(f"{output} exists", "a new folder", "name another")
+        raise InputError(f"{output} exists. Expected a new folder. Name another.")
     train, test = read_folder(reviews) if reviews.is_dir() else read_table(reviews, sizes)
     # The published files hold some reviews twice: none may be on both sides.
     train = {text: label for text, label in train.items() if text not in test}
@@ -215,9 +215,9 @@ def divide(reviews: Path, output: Path, sizes: Sizes) -> tuple[Path, Path, Path]
     for found, needed in ((labelled, sizes.labelled), (test, sizes.test)):
         if len(found) < needed:
             raise InputError(
-                f"{reviews} holds {len(train) + len(test)} different reviews",
-                f"at least {sizes.labelled} to learn from and {sizes.test} to test on",
-                "give more, or ask for --small",
+                f"{reviews} holds {len(train) + len(test)} different reviews. Expected at least "
+                f"{sizes.labelled} to learn from and {sizes.test} to test on. Give more, or ask "
+                "for --small."
             )
     output.mkdir(parents=True)
     parts = {
@@ -244,7 +244,9 @@ def read_folder(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
     """The same of the folder aclImdb; what is unlabelled there has no sentiment."""
     for part in ("train", "test"):
         if not (folder / part).is_dir():
-            raise InputError(f"{folder} has no folder {part}", "train and test", "name aclImdb")
+            raise InputError(
+                f"{folder} has no folder {part}. Expected train and test. Name aclImdb."
+            )
     train, test = (
         {row.values[0]: row.values[1] for row in read_rows(folder / part, ("text", "label"))}
         for part in ("train", "test")
@@ -332,7 +334,7 @@ def run_and_kill(command: Sequence[object], output: Path, step: int) -> int:
             time.sleep(LOOK_SECONDS)
     if process.returncode:
         raise typer.Exit(process.returncode)
-    raise InputError("pre-training ended before it was killed", "more steps", "raise them")
+    raise InputError("pre-training ended before it was killed. Expected more steps. Raise them.")
 
 
 def read_log(output: Path) -> list[dict[str, Any]]:

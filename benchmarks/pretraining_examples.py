@@ -74,7 +74,9 @@ def show_masking(texts: Path, column: str, tokenizer: Any) -> dict[str, float]:
     ids = next((ids for ids in coded if len(ids) in SENTENCE_TOKENS), None)
     if ids is None:
         low, high = SENTENCE_TOKENS[0], SENTENCE_TOKENS[-1]
-        raise InputError("no text has a sentence to show", f"{low} to {high} tokens", "add some")
+        raise InputError(
+            f"no text has a sentence to show. Expected {low} to {high} tokens. Add some."
+        )
     masker = Masker(tokenizer)
     special = np.isin(ids, tokenizer.all_special_ids)
     counts = np.zeros(len(CASES))

@@ -110,7 +110,7 @@ def convert(
             try:
                 tokenizer = make_tokenizer(vocabulary, target.config.max_position_embeddings)
             except UnusableTokenizer as error:  # its files are copied
-                why_none = error.args[0]
+                why_none = str(error)
         notes = []
         if source.hub_id is not None:
             notes.append(f"{source.hub_id} of the hub, commit {source.given.name}")

@@ -16,12 +16,6 @@ class InputError(ValueError):
     in ``replace it with `overwrite=True` ``; the command line replaces them by its options.
     """
 
-    def __str__(self) -> str:
-        if len(self.args) == 3:
-            given, expected, remedy = self.args
-            return f"{given}; expected {expected}; {remedy}"
-        return super().__str__()
-
 
 class MissingFile(InputError, FileNotFoundError):
     """A named file does not exist."""
