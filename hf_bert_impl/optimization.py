@@ -13,8 +13,8 @@ from hf_bert_impl.families import adapter
 from hf_bert_impl.families.table import FAMILIES, family_of
 from hf_bert_impl.inference.packed_loop import use_own_loop, use_packed_loop
 from hf_bert_impl.inference.sparse_encoder import SpladeFold, splade_folds
-from hf_bert_impl.model.kernels import check_dtype, check_weights
 from hf_bert_impl.model.linear import type_name
+from hf_bert_impl.model.preparing import check_dtype, check_weights
 
 Holder = TypeVar("Holder")
 #: Maximum depth of a model in objects other than modules, such as KeyBERT's backend.

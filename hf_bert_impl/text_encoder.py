@@ -48,8 +48,8 @@ from hf_bert_impl.inference.packed_loop import (
 )
 from hf_bert_impl.inference.sentence_folder import check_modules, read_modules
 from hf_bert_impl.model.configuration_bert import BertConfig
-from hf_bert_impl.model.kernels import make_steady
 from hf_bert_impl.model.linear import linear
+from hf_bert_impl.model.steady import make_steady
 from hf_bert_impl.optimization import optimize
 
 require("sentence_transformers", "embed", "TextEncoder")

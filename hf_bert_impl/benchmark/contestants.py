@@ -17,9 +17,12 @@ from hf_bert_impl.benchmark import runtimes
 from hf_bert_impl.benchmark.cases import CASES, PARTS, Unavailable, make_case, sentences
 from hf_bert_impl.benchmark.peers import Settings, Source
 from hf_bert_impl.checkpoints import TOKENIZERS
+from hf_bert_impl.families.adapter import check, kernels_of, put_in_place
+from hf_bert_impl.families.table import longest_sequence
+from hf_bert_impl.inference.loading import prepare_model
 from hf_bert_impl.measuring import timing
 from hf_bert_impl.measuring.batches import Case, make_batch
-from hf_bert_impl.model.kernels import prepared_kernels
+from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
 from hf_bert_impl.parity import reference_model
 
 #: Number of compared texts.
@@ -57,7 +60,7 @@ class Timed(abc.ABC):
 
     def kernels(self) -> str | None:
         """The kernels of a prepared model; None if it is not prepared."""
-        kernels = prepared_kernels(self.model)
+        kernels = kernels_of(self.model)
         return None if kernels is None else str(kernels)
 
 
@@ -77,10 +80,14 @@ class States(Timed):
     def __init__(self, name: str, dtype: str, source: Source, settings: Settings) -> None:
         super().__init__(source, settings)
         self.model = source.load()
+        is_ours = isinstance(self.model, BertPreTrainedModel)
         if name == "prepared":
-            self.model.prepare_for_inference(dtype=None if dtype == "float32" else dtype)
-        elif name != "unchanged":
-            self.model = reference_model(self.model)
+            prepare_model(self.model, None if dtype == "float32" else dtype)
+        elif name == "unchanged":
+            if not is_ours:
+                put_in_place(self.model, check(self.model))
+        else:
+            self.model = reference_model(self.model) if is_ours else self.model
             self.model.set_attn_implementation("eager" if name == "upstream-eager" else "sdpa")
         if build := runtimes.BUILD.get(name):
             self.runner = build(self.model, dtype, torch.get_num_threads())
@@ -92,7 +99,7 @@ class States(Timed):
     def case(self, name: str) -> Case:
         """The batch of a case."""
         rows = max(1, CASES[name].rows // (4 if self.settings.quick else 1))
-        return make_case(name, rows, self.model.config.max_position_embeddings)
+        return make_case(name, rows, longest_sequence(self.model.config))
 
     def call(self, case: Case, number: int) -> Callable[[], Any]:
         """The forward pass of the case's batch."""
@@ -104,7 +111,11 @@ class States(Timed):
         return states[self._batch(case)["attention_mask"].bool().cpu()]
 
     def _batch(self, case: Case) -> dict[str, Tensor]:
-        return make_batch(case, self.model.config.vocab_size, self.source.device)
+        batch = make_batch(case, self.model.config.vocab_size, self.source.device)
+        # Some families count positions over the ids that are not padding's.
+        padding = ~batch["attention_mask"].bool()
+        batch["input_ids"].masked_fill_(padding, self.model.config.pad_token_id or 0)
+        return batch
 
 
 class Texts(Timed):

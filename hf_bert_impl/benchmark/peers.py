@@ -105,7 +105,9 @@ class Source:
         return Path(self.path).resolve().name if os.path.isdir(self.path) else self.path
 
     def load(self, name: str = "BertModel", **fields: Any) -> PreTrainedModel:
-        """The model as a class of this package, in float32 and eval mode (BertModel with pooler).
+        """The model in float32 and eval mode, a base model with its pooler.
+
+        A BERT has a class of this package, another family that of transformers.
 
         Args:
             name: The class.
@@ -114,12 +116,14 @@ class Source:
         import torch
 
         import hf_bert_impl
+        from hf_bert_impl.inference.loading import class_to_load
 
-        cls: Any = getattr(hf_bert_impl, name)
         torch.manual_seed(SEED)  # every process draws the same missing weights
         if self.path is None:
+            cls: Any = getattr(hf_bert_impl, name)
             model = cls(hf_bert_impl.BertConfig(**RANDOM[self.random] | fields))
         else:
+            cls = class_to_load(self.path, name, {})
             model = cls.from_pretrained(self.path, dtype=torch.float32, **fields)
         return model.to(self.device).eval()
 

@@ -26,6 +26,7 @@ from hf_bert_impl.benchmark.peers import (
 )
 from hf_bert_impl.benchmark.results import Missing, Results, Row, environment
 from hf_bert_impl.measuring.batches import Case
+from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
 from hf_bert_impl.parity import reference_model
 
 QUICK_ROUNDS = 3
@@ -54,7 +55,9 @@ class Benchmark:
             OSError: The model is missing.
         """
         self.say("loading the model")
-        reference_model(self.source.load())  # raises its errors before any process starts
+        model = self.source.load()
+        if isinstance(model, BertPreTrainedModel):
+            reference_model(model)  # raises an error if transformers has none like it
         self.results = Results(
             title=f"the speed of {self.source.name}",
             environment=environment(self.source.device, self.settings.threads or 1),

@@ -132,6 +132,8 @@ def ctranslate2(model: PreTrainedModel, dtype: str, threads: int) -> Runner:
     Raises:
         Unavailable: The processor lacks the precision.
     """
+    if model.config.model_type != "bert":
+        raise Unavailable("is compared for BERT only")
     import ctranslate2 as library
     from ctranslate2.converters import transformers as converters
 

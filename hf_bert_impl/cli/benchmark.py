@@ -63,7 +63,7 @@ def benchmark(
     from hf_bert_impl.benchmark.run import Benchmark
 
     with quiet_libraries():
-        path = None if model is None else checkpoints.open_checkpoint(model).path
+        path = None if model is None else checkpoints.open_checkpoint(model, any_family=True).path
         source = Source(path, random, _device(device))
         # No refreshing thread: it would take time from the measured one.
         with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as line:

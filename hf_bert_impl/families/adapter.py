@@ -24,23 +24,14 @@ from torch import Tensor, nn
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.families.table import FIELDS, LAYER, Family, family_of
 from hf_bert_impl.model.configuration_bert import BertConfig
-from hf_bert_impl.model.kernels import Kernels, drop_prepared, prepared_kernels
-from hf_bert_impl.model.layout import (
-    TOTALS,
-    Encoded,
-    Inputs,
-    Inside,
-    Layout,
-    Route,
-    check_positions,
-    plan,
-    scatter,
-    takes_rows,
-    why_watched,
-)
+from hf_bert_impl.model.inputs import TOTALS, Inputs, check_positions
+from hf_bert_impl.model.kernels import Kernels
+from hf_bert_impl.model.layout import Encoded, Layout, plan, scatter
 from hf_bert_impl.model.linear import linear, type_name
 from hf_bert_impl.model.losses import IGNORE_INDEX
 from hf_bert_impl.model.modeling_bert import BertModel
+from hf_bert_impl.model.preparing import drop_prepared, prepared_kernels
+from hf_bert_impl.model.route import Inside, Route, takes_rows, why_watched
 
 #: Buckets of MPNet's relative positions, and the distance from which on they share the last one.
 BUCKETS, FARTHEST = 32, 128

@@ -20,8 +20,9 @@ from torch.utils.checkpoint import checkpoint
 from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.families.adapter import MaskedLM, is_masked_lm
 from hf_bert_impl.finite import check_numbers
+from hf_bert_impl.model.inputs import Inputs
 from hf_bert_impl.model.layers import LARGEST_BLOCK
-from hf_bert_impl.model.layout import Encoded, Inputs, Wanted
+from hf_bert_impl.model.layout import Encoded, Wanted
 from hf_bert_impl.model.modeling_bert import BertForMaskedLM
 
 POOLING_STRATEGIES = ("max", "sum")

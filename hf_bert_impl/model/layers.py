@@ -19,16 +19,9 @@ from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
-from .attention import (
-    CACHE,
-    BertCrossAttention,
-    BertSelfAttention,
-    Dropout,
-    prune_linear,
-)
+from .attention import BertCrossAttention, BertSelfAttention, Dropout, prune_linear
 from .configuration_bert import BertConfig
-from .kernels import packable
-from .layout import Layout, Route
+from .layout import Layout
 from .linear import (
     NOT_FUSED,
     Fused,
@@ -41,6 +34,9 @@ from .linear import (
     normalise,
     type_name,
 )
+from .masks import CACHE
+from .preparing import packable
+from .route import Route
 
 #: If the activations of the feed-forward sub-layer would take more bytes than this, it is computed
 #: in slices of so many tokens. The system allocates blocks of 32 MiB or more each time.

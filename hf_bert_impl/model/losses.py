@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from .layout import check_range, is_traced, reads_values
+from .inputs import check_range, is_traced, reads_values
 
 IGNORE_INDEX = -100
 

@@ -32,13 +32,12 @@ from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs, logging
 from transformers.utils.generic import can_return_tuple
 
-# Older releases of transformers copy only the files that this one names when they load code from a
-# folder, so all are named here, needed or not.
-from .attention import CACHE, OWN_BACKENDS, check_bias, layer_masks, takes_cache, takes_varlen
+from .attention import takes_cache, takes_varlen
 from .codertimo import architecture
 from .configuration_bert import BertConfig
+from .inputs import Inputs, check_memory, check_positions, expand_head_mask, is_mapped, is_traced
 from .int8 import Form as Form  # some releases copy from the hub what this file imports, no more
-from .kernels import check_dtype, drop_prepared, make_steady, prepare, why_no_kernels
+from .kernels import why_no_kernels
 from .layers import (
     BertEmbeddings,
     BertEncoder,
@@ -50,21 +49,7 @@ from .layers import (
     Left,
     SinusoidalPositions,
 )
-from .layout import (
-    Encoded,
-    Inputs,
-    Inside,
-    Layout,
-    Route,
-    Wanted,
-    check_memory,
-    check_positions,
-    expand_head_mask,
-    is_mapped,
-    is_traced,
-    plan,
-    why_watched,
-)
+from .layout import Encoded, Layout, Wanted, plan
 from .linear import is_hooked, is_intercepted, linear, type_name
 from .loading import CheckpointMismatch, check_model, check_size, explained, mismatch_message
 from .losses import (
@@ -79,6 +64,13 @@ from .losses import (
     pretraining_loss,
     span_loss,
 )
+
+# Older releases of transformers copy only the files that this one names when they load code from a
+# folder, so all are named here, needed or not.
+from .masks import CACHE, OWN_BACKENDS, check_bias, layer_masks
+from .preparing import check_dtype, drop_prepared, prepare
+from .route import Inside, Route, why_watched
+from .steady import make_steady
 
 __all__ = [
     "BertConfig",

@@ -1,6 +1,11 @@
-"""The race of models of other families."""
+"""The benchmark of models of other families."""
+
+import pytest
 
 from benchmarks.families import CASES, FAMILIES, main
+from hf_bert_impl.benchmark.contestants import States
+from hf_bert_impl.benchmark.peers import Settings, Source
+from tests.families.cases import random_stock
 
 
 def test_every_family_is_raced(capsys):
@@ -8,3 +13,17 @@ def test_every_family_is_raced(capsys):
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if "%" in line]
     assert [row[0] for row in rows] == [name for name in FAMILIES for _ in CASES]
     assert all(float(row[-1]) < 2e-5 for row in rows)
+
+
+@pytest.mark.parametrize("name", ["RobertaModel", "DistilBertModel", "MPNetModel"])
+def test_contestants_take_a_family_checkpoint(name, tmp_path):
+    random_stock(name, seed=1).save_pretrained(tmp_path)
+    source, settings = Source(str(tmp_path)), Settings(threads=1, quick=True)
+    sides = [
+        States(side, "float32", source, settings)
+        for side in ("upstream-eager", "unchanged", "prepared")
+    ]
+    case = sides[0].case("short")
+    expected, *ours = (side.result(case) for side in sides)
+    assert all((states - expected).abs().max() < 2e-5 for states in ours)
+    assert sides[0].kernels() is None and sides[2].kernels() is not None

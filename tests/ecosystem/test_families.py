@@ -8,7 +8,7 @@ import transformers
 
 import hf_bert_impl
 from hf_bert_impl.families.adapter import forwards
-from hf_bert_impl.model.kernels import prepared_kernels
+from hf_bert_impl.model.preparing import prepared_kernels
 from tests.ecosystem.test_optimize import KINDS, TEXTS, assert_close
 from tests.families.cases import PREFIXES, count_stock_calls, random_stock
 

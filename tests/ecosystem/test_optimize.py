@@ -9,7 +9,7 @@ import torch
 import transformers
 
 import hf_bert_impl
-from hf_bert_impl.model.kernels import prepared_kernels
+from hf_bert_impl.model.preparing import prepared_kernels
 
 TEXTS = [
     "A cat naps.",

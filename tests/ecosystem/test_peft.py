@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import hf_bert_impl
-from hf_bert_impl.model.attention import CACHE
+from hf_bert_impl.model.masks import CACHE
 from hf_bert_impl.parity import reference_model
 
 pytestmark = pytest.mark.ecosystem

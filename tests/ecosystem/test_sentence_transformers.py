@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import hf_bert_impl
-from hf_bert_impl.model.kernels import prepared_kernels
+from hf_bert_impl.model.preparing import prepared_kernels
 
 pytestmark = pytest.mark.ecosystem
 

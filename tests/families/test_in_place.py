@@ -10,7 +10,7 @@ from torch import nn
 
 import hf_bert_impl
 from hf_bert_impl.families.adapter import forwards
-from hf_bert_impl.model.kernels import prepared_kernels
+from hf_bert_impl.model.preparing import prepared_kernels
 from tests.families.cases import (
     PREFIXES,
     assert_close,

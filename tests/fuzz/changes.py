@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from hf_bert_impl.model.kernels import prepared_kernels
+from hf_bert_impl.model.preparing import prepared_kernels
 from tests.model.cases import pickled
 
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
-from hf_bert_impl.model.kernels import prepared_kernels, why_no_kernels
+from hf_bert_impl.model.kernels import why_no_kernels
+from hf_bert_impl.model.preparing import prepared_kernels
 from tests.model.cases import (
     ACTIVATIONS,
     ENCODER_HEADS,

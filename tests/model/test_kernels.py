@@ -10,8 +10,9 @@ from torch import nn
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.model import kernels
 from hf_bert_impl.model.int8 import FewInt8Sums, Int8Sums, SharedRange, try_forms
-from hf_bert_impl.model.kernels import DTYPES, HALF_WEIGHTS, Kernels, prepared_kernels
+from hf_bert_impl.model.kernels import DTYPES, HALF_WEIGHTS, Kernels
 from hf_bert_impl.model.linear import FEW_ROWS, NOT_FUSED, Fused
+from hf_bert_impl.model.preparing import prepared_kernels
 from tests.model.cases import random_config, random_model
 
 #: By precision how far a sum of 60 terms may be from float64's, in units of its largest number.

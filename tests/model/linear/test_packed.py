@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from hf_bert_impl.model import kernels
-from hf_bert_impl.model.kernels import packable, prepared_kernels
+from hf_bert_impl.model import kernels, preparing
 from hf_bert_impl.model.layers import BertEncoder, BertLayer
+from hf_bert_impl.model.preparing import packable, prepared_kernels
 from tests.fuzz import changes as fuzz
 from tests.model.cases import (
     assert_same,
@@ -170,7 +170,7 @@ def test_few_tokens_pass_the_modules_by(monkeypatch, case):
         found = model(**batch, **options).last_hidden_state
         assert any(one is not None for one in answers) == (case is None)
         plain = copy.deepcopy(model)
-        kernels.drop_prepared(plain)
+        preparing.drop_prepared(plain)
         expected = plain(**batch, **options).last_hidden_state
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 

@@ -10,7 +10,8 @@ from safetensors.torch import load_file, save_file
 
 import hf_bert_impl
 from hf_bert_impl import BertConfig, BertForMaskedLM, BertModel
-from hf_bert_impl.model.kernels import prepared_kernels, why_no_kernels
+from hf_bert_impl.model.kernels import why_no_kernels
+from hf_bert_impl.model.preparing import prepared_kernels
 from hf_bert_impl.parity import reference_model
 from tests.model.cases import (
     MASKED_LM,

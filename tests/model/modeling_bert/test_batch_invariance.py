@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 
-from hf_bert_impl.model import kernels, linear
+from hf_bert_impl.model import kernels, linear, steady
 from tests.model.cases import (
     ENCODER_HEADS,
     masks,
@@ -205,8 +205,8 @@ def make_differ(monkeypatch):
 
 def forget():
     """Lets the probes run again."""
-    kernels._is_steady.cache_clear()
-    kernels._agrees.cache_clear()
+    steady._is_steady.cache_clear()
+    steady._agrees.cache_clear()
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -215,7 +215,7 @@ def test_kernels_that_differ(make_differ, name):
     make_differ(FAULTS[name])
     layer = torch.nn.Linear(24, 37)
     packed = kernels.choose(torch.float32, batch_invariant=True).pack(layer)
-    kernels.make_steady(layer)
+    steady.make_steady(layer)
     torch.manual_seed(0)
     states = torch.randn(530, 24)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import DynamicCache, EncoderDecoderCache, EncoderDecoderModel
 
-from hf_bert_impl.model.attention import CACHE
+from hf_bert_impl.model.masks import CACHE
 from hf_bert_impl.parity import reference_model
 from tests.model.cases import BACKENDS, random_config, random_model
 

@@ -1,0 +1,228 @@
+"""Batch invariance: linear layers that give a row the same bits in any number of rows.
+
+Notation: T rows, N outputs of a linear layer.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .linear import (
+    NOT_FUSED,
+    Fused,
+    Guard,
+    LiveProduct,
+    Packed,
+    Product,
+    Steady,
+    type_name,
+)
+
+#: `SteadyProduct` compares every other number of rows with calls of this many.
+BLOCK_ROWS = 32
+#: The largest number of rows in one call of `SteadyProduct`.
+MAX_ROWS = 512
+#: The minimum number of outputs that is compared. Rows of few outputs are compared repeatedly.
+COMPARED = 16
+#: torch allocates memory at multiples of this many bytes.
+ALIGNMENT = 64
+
+
+def make_steady(root: nn.Module) -> None:
+    """Makes every linear layer of a batch-invariant model steady, packed or not.
+
+    Raises:
+        ValueError: An adapter adds to a layer.
+    """
+    for module in root.modules():
+        if hasattr(module, "lora_A"):
+            raise ValueError(
+                f"batch_invariant=True cannot be used with a {type_name(type(module))}. Call "
+                "merge_and_unload(), or set batch_invariant=False."
+            )
+        packed = module.__dict__.get("packed")
+        if type(module) is nn.Linear and not isinstance(packed, Steady):
+            module.packed = Steady(None, Guard(), steady_product)  # type: ignore[assignment]
+        elif isinstance(packed, Packed) and packed.kernels and not packed.kernels.batch_invariant:
+            module.packed = None  # type: ignore[assignment]  # it was prepared without this
+
+
+def steady_product(layer: nn.Linear) -> Product:
+    """One layer on its weight as it is, with the same bits for a row in any number of rows."""
+    return SteadyProduct(LiveProduct(layer), probe_of(layer, layer.out_features, None))
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Everything that decides the order of a kernel's sums, except the number of rows."""
+
+    #: None for `LiveProduct`.
+    kernels: Any
+    inputs: int
+    outputs: int
+    #: Of the states.
+    dtype: torch.dtype
+    has_bias: bool
+    activation: Fused
+    has_residual: bool
+    threads: int
+
+
+class SteadyProduct:
+    """Gives a row the same bits in any number of rows, at any place among them.
+
+    A kernel may choose another order of summation for another number of rows. So rows are cut and
+    filled up to one of a few numbers, see `rounded_up`. Before the first call with such a number,
+    a probe compares it with calls of `BLOCK_ROWS`, at every place. If any bit differs, its rows
+    are computed `BLOCK_ROWS` at a time. The names of kernel and CPU do not matter.
+
+    Args:
+        product: The kernel.
+        probe: Its kind. Each call has its own activation, residual and threads.
+    """
+
+    def __init__(self, product: Product, probe: Probe) -> None:
+        self.product, self.probe = product, probe
+        # By call: hashing a probe takes a time that can be measured.
+        self.sizes: dict[tuple[int, Fused, bool, int], int] = {}
+
+    def __call__(
+        self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
+    ) -> Tensor:
+        """See `Product`.
+
+        Raises:
+            ValueError: A row has other bits at another place among `BLOCK_ROWS`.
+        """
+        if states.data_ptr() % ALIGNMENT:
+            states = states.clone()
+        parts = states.split(MAX_ROWS)
+        added = [None] * len(parts) if residual is None else residual.split(MAX_ROWS)
+        outputs: list[Tensor] = []
+        for part, addend in zip(parts, added, strict=True):
+            size = self._size(len(part), activation, residual is not None)
+            blocks = part.split(size)
+            addends = [None] * len(blocks) if addend is None else addend.split(size)
+            for block, more in zip(blocks, addends, strict=True):
+                outputs.append(_call_with(self.product, size, block, more, activation))
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+    def _size(self, rows: int, activation: Fused, has_residual: bool) -> int:
+        """The number of rows of a call that computes so many."""
+        key = (rows, activation, has_residual, torch.get_num_threads())
+        size = self.sizes.get(key)
+        if size is None:
+            probe = replace(
+                self.probe, activation=activation, has_residual=has_residual, threads=key[-1]
+            )
+            if not _is_steady(probe):
+                kind = str(self.probe.kernels or self.probe.dtype).removeprefix("torch.")
+                raise ValueError(
+                    "batch_invariant=True cannot be kept on this CPU: with "
+                    f"{probe.threads} threads the kernel {kind} for {probe.inputs} inputs and "
+                    f"{probe.outputs} outputs gives a row other bits at another place. Use another "
+                    "dtype, call torch.set_num_threads(1), or set batch_invariant=False."
+                )
+            size = rounded_up(rows)
+            size = self.sizes[key] = size if _agrees(probe, size) else BLOCK_ROWS
+        return size
+
+
+def rounded_up(rows: int) -> int:
+    """The number of rows of a call for so many rows, at most `MAX_ROWS`."""
+    step = 4 if rows <= 64 else 16
+    return max(step, -(-rows // step) * step)
+
+
+def _call_with(
+    product: Product, rows: int, states: Tensor, residual: Tensor | None, activation: Fused
+) -> Tensor:
+    """Calls a kernel with so many rows. Missing rows are zeros."""
+    count = len(states)
+    if count == rows:
+        return product(states, residual, activation)
+    missing = (0, 0, 0, rows - count)
+    residual = None if residual is None else nn.functional.pad(residual, missing)
+    output = product(nn.functional.pad(states, missing), residual, activation)
+    if output.requires_grad:
+        return output[:count].clone()
+    return output.resize_(count, output.shape[1])  # in place: no copy
+
+
+def probe_of(layer: nn.Linear, outputs: int, kernels: Any) -> Probe:
+    """The probe of a layer, or of layers like it side by side."""
+    dtype = layer.weight.dtype if kernels is None else kernels.states_dtype
+    has_bias = layer.bias is not None
+    return Probe(kernels, layer.in_features, outputs, dtype, has_bias, NOT_FUSED, False, 1)
+
+
+@cache
+@torch.no_grad()
+def _is_steady(probe: Probe) -> bool:
+    """Whether a row has the same bits at every place of a call of `BLOCK_ROWS`."""
+    rows = max(4, COMPARED // probe.outputs)
+    compute = _trial(probe, rows)
+    calls = (
+        compute(torch.full((BLOCK_ROWS,), row, device="cpu"), BLOCK_ROWS) for row in range(rows)
+    )
+    return all(torch.equal(bits, bits[:1].expand_as(bits)) for bits in calls)
+
+
+@cache
+@torch.no_grad()
+def _agrees(probe: Probe, rows: int) -> bool:
+    """Whether a call of so many rows gives the bits of calls of `BLOCK_ROWS`, at every place."""
+    turns = max(2, COMPARED // probe.outputs)
+    places = torch.arange(rows + turns - 1, device="cpu")
+    compute = _trial(probe, len(places))
+    blocks = torch.cat([compute(part, BLOCK_ROWS) for part in places.split(BLOCK_ROWS)])
+    return all(torch.equal(compute(part, rows), blocks[part]) for part in places.unfold(0, rows, 1))
+
+
+def _trial(probe: Probe, count: int) -> Callable[[Tensor, int], Tensor]:
+    """Numbers for a kernel of this kind, that tell one order of summation from another.
+
+    All terms of every other row cancel, so its outputs are the rounding errors of the sums. They
+    differ with the order even where ordinary outputs, rounded to half precision, seldom do. The
+    factors keep errors and partial sums within float16.
+
+    Args:
+        probe: The kind.
+        count: The number of different rows.
+
+    Returns:
+        A function of the numbers of some of these rows, and of the number of rows to call with. It
+        gives the bits of their outputs.
+    """
+    inputs, outputs, dtype = probe.inputs, probe.outputs, probe.dtype
+    generator = torch.Generator("cpu").manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, device="cpu", dtype=torch.float32)
+
+    order = torch.randperm(inputs, generator=generator, device="cpu")
+    half, odd = draw(count, inputs // 2), draw(count, inputs % 2)
+    states = torch.cat((half, half, odd), dim=1)[:, order] / inputs**0.5 / 32
+    states[::2] = torch.cat((half, -half, 0 * odd), dim=1)[::2, order] * 16
+    half, odd = draw(min(outputs, COMPARED), inputs // 2), draw(min(outputs, COMPARED), inputs % 2)
+    weight = 32 * torch.cat((half, half, odd), dim=1)[:, order]
+    layer = nn.utils.skip_init(
+        nn.Linear, inputs, outputs, bias=probe.has_bias, device="cpu", dtype=dtype
+    )
+    layer.weight.copy_(weight.repeat(-(-outputs // len(weight)), 1)[:outputs])
+    if probe.has_bias:
+        layer.bias.copy_(draw(outputs) / 1024)
+    states, residual = states.to(dtype), (draw(count, outputs) / 1024).to(dtype)
+    kernels = probe.kernels
+    product = LiveProduct(layer) if kernels is None else kernels.pack_bare(layer)
+
+    def compute(places: Tensor, rows: int) -> Tensor:
+        added = residual[places] if probe.has_residual else None
+        output = _call_with(product, rows, states[places], added, probe.activation)
+        return output.view(torch.int16 if output.itemsize == 2 else torch.int32)
+
+    return compute
