@@ -155,6 +155,7 @@ class FamilyModel(BertModel):
         self.stock.__dict__["_modules"] = bare._modules
         self.embeddings: Any = FamilyEmbeddings()
         self._inside = Parts(self)
+        self.eval()  # for the dropouts that stock lacks; the others follow the stock model's mode
 
     def attach(self) -> str | None:
         """Takes the parts of the stock model, as they are now.
