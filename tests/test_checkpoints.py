@@ -65,7 +65,11 @@ KINDS = [
     ("model", cut, "9000 bytes"),
     ("model", make_folder("model.safetensors"), "no weights"),
     ("model", spoil, "NaN or infinite weights: 2 NaN among the 900 of"),
-    ("encoder", write("modules.json", [MODULES[0] | {"path": None}]), "no list of modules"),
+    (
+        "encoder",
+        write("modules.json", [MODULES[0] | {"path": None}]),
+        "a module without 'type' or 'path'",
+    ),
     ("encoder", write("2_Dense/model.safetensors", b"x" * 99), "could not be loaded (Safetens"),
     *(
         ("model", lambda folder, content=content: split(folder, content), words)
@@ -87,7 +91,7 @@ KINDS = [
             ("tokenizer", "tokenizer_config.json", "do_lower_case", "x", "not true or false"),
             ("encoder", "sentence_bert_config.json", "max_seq_length", "x", "max_seq_length='x'"),
             ("encoder", PROMPTS, "prompts", [1], "prompts=[1]"),
-            ("encoder", PROMPTS, "truncate_dim", True, "=True. Expected a whole number from"),
+            ("encoder", PROMPTS, "truncate_dim", True, "=True, not a whole number from"),
             ("encoder", "1_Pooling/config.json", "pooling_mode", 3, "pooling_mod"),
             ("encoder", "2_Dense/config.json", "out_features", 10**12, "not be loaded"),
         )

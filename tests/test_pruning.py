@@ -74,7 +74,7 @@ def test_masked_words(save_tiny, prune, tmp_path):
     [
         ({"count": 9}, "9 heads are to be removed of 10. Use 1 to 8"),
         ({"share": 1}, "`share` is 1. Use more than 0 and less than 1"),
-        ({"share": 0.04}, "`share` is 0.04, which of 10 heads is none"),
+        ({"share": 0.04}, "`share` is 0.04, which rounds to no head of 10"),
         ({"share": 0.5, "count": 2}, "both given"),
     ],
 )

@@ -78,7 +78,7 @@ DAMAGES = {
     "tokenizer": (LOADERS | {"pretrain"}, write("tokenizer.json", "null"), "json"),
     "tokenizer's config": (LOADERS, write("tokenizer_config.json", DEEP), "json"),
     "no mask token": (MASKS | {"pretrain"}, without_mask, "no mask token"),
-    "modules": (SENTENCES, write("modules.json", ["a", "b"]), "no list of modules"),
+    "modules": (SENTENCES, write("modules.json", ["a", "b"]), "a module without 'type' or 'path'"),
     "modules deep": (SENTENCES, write("modules.json", DEEP), "json"),
     "prompts": (SENTENCES, write(PROMPTS, "null"), "json"),
 }

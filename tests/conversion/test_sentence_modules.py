@@ -83,7 +83,7 @@ def test_modules_are_not_left_beside_another_model(source, tmp_path):
 @pytest.mark.parametrize("content", ["[{", '{"a": 1}', '[{"type": "x.Y", "path": "../z"}]'])
 def test_a_damaged_list_of_modules_is_one_line(source, tmp_path, content):
     write("modules.json", content)(source)
-    with pytest.raises(InputError, match=r"modules\.json .*restore") as caught:
+    with pytest.raises(InputError, match=r"modules\.json .*[Rr]estore") as caught:
         convert(source, tmp_path / "made")
     assert str(caught.value).isprintable()
     assert not (tmp_path / "made").exists()

@@ -76,7 +76,7 @@ def test_files_of_a_folder_are_documents(tmp_path):
         ("a.txt", b"\tb\n", "pairs", "line 1 of .* Write two sentences"),
         ("a.csv", b"text\nA\n", "pairs", "has records, which are documents and no pairs"),
         ("a.txt", b"", "sentences", r"a\.txt is empty\. .*fill it"),
-        ("none.txt", None, "sentences", "there is no file"),
+        ("none.txt", None, "sentences", "There is no file"),
         (".", None, "sentences", "is a folder, and not one that datasets wrote"),
     ],
 )

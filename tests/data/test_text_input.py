@@ -180,7 +180,7 @@ GZIP = gzip.compress(b"text\na\n", mtime=0)
     [
         ("a.csv", "text", b"text,id\na,1\nb\n", "line 3 of .* has 1 fields, the first line 2"),
         ("a.csv", "text", b'text,id\n"a,1\n', "line 2 of .* is no CSV"),
-        ("a.csv", "text", b"text,id\na,1\n\xe9,2\n", "line 3 of .* is not UTF-8"),
+        ("a.csv", "text", b"text,id\na,1\n\xe9,2\n", "Line 3 of .* is not UTF-8"),
         ("a.csv", None, b"id;text\n1;a\n", "first line of .* is one field, 'id;text'. Put commas"),
         ("a.tsv", None, b"id;text\n1;a\n", "first line of .* is one field, .*Put tabs"),
         ("a.csv", "2", b"x,7\ny,8\n", "no column '2'. Use one of '0', '1'"),

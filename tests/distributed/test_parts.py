@@ -114,7 +114,7 @@ def test_bad_rows_are_set_apart(job, rows, expected):
     assert run_job(job, Engine())["rejected"] == len(BAD_ROWS)
     for entry, (row, (_, name, words)) in zip(rejects(job.output), BAD_ROWS.items(), strict=True):
         assert (entry["row"], entry["id"]) == (row, name)
-        assert words in entry["reason"] and f"line {row + 1} of" in entry["reason"], entry
+        assert words in entry["reason"] and f"ine {row + 1} of" in entry["reason"], entry
     good = [n for n in range(len(TEXTS)) if n not in BAD_ROWS]
     found = vectors(finished(job.output), [IDS[n] for n in good])
     assert np.array_equal(found, expected[good])

@@ -245,5 +245,5 @@ def test_auto_takes_what_the_machine_has(caplog, minilm_path, fresh_choice):
     texts = ["A cat naps.", "The river rose over the night and the market was closed."]
     exact = TextEncoder.from_pretrained(minilm_path, "float32", "cpu").encode(texts)
     assert (encoder.encode(texts) * exact).sum(axis=1).min() > 0.999
-    with pytest.raises(ValueError, match="dtype='auto' is made by preparing"):
+    with pytest.raises(ValueError, match="dtype='auto' needs a prepared model"):
         TextEncoder.from_pretrained(minilm_path, "auto", "cpu", prepare=False)

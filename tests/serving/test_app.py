@@ -134,9 +134,7 @@ def test_dimensions_are_those_of_the_served_vectors(served, tmp_path, truncate_d
         assert np.array_equal(vectors, encoder.encode(TEXTS, **options))
         assert vectors.shape[1] == (dimensions or width)
     answer = post(worker, "/v1/embeddings", {"input": TEXTS, "dimensions": width + 1})
-    assert f"`dimensions` is {width + 1}; expected a whole number from 1 to {width};" in message(
-        answer
-    )
+    assert f"`dimensions` is {width + 1}. Use a whole number from 1 to {width}." in message(answer)
 
 
 def test_the_forms_of_tei(worker):
@@ -172,7 +170,7 @@ REFUSED = {
         ("/v1/embeddings", {"input": ["a", None]}, 400, "`input.1`: Input should be"),
         ("/v1/embeddings", {}, 400, "`input`: Field required"),
         ("/v1/embeddings", {"input": "a", "model": "gpt"}, 404, "'gpt' here; name 'small'"),
-        ("/embed", {"inputs": "a", "dimensions": 0}, 400, "a whole number from 1 to 30; change it"),
+        ("/embed", {"inputs": "a", "dimensions": 0}, 400, "a whole number from 1 to 30."),
         ("/", {"inputs": {"sentences": ["a"]}}, 400, "`inputs.source_sentence`: "),
         ("/v1/embeddings", {"input": "a", "prompt_name": "x"}, 400, "Prompt name 'x' not found"),
         ("/v1/embeddings", {"input": "a", "encoding_format": "x"}, 400, "'base64'"),
@@ -198,7 +196,7 @@ REFUSED = {
     ],
     "answer": [
         ("/answer", {"question": "a"}, 400, "`inputs.context`: Field required"),
-        ("/answer", {"question": "a", "context": " "}, 400, "the context beside 'a' is empty"),
+        ("/answer", {"question": "a", "context": " "}, 400, "The context is empty (question 'a'"),
         ("/answer", QUESTION | {"max_seq_len": 99999}, 400, "max_seq_len"),
     ],
 }

@@ -98,7 +98,7 @@ def test_output_is_replaced_only_when_asked(run, tmp_path):
     for folder in (out, tmp_path / "out.replaced"):
         folder.mkdir()
         (folder / "mine").write_text("kept")
-    with pytest.raises(ValueError, match=r"out exists and has files.*`overwrite=True`"):
+    with pytest.raises(ValueError, match=r"out has files in it.*`overwrite=True`"):
         run()
     assert (out / "mine").read_text() == "kept"
     run(overwrite=True)

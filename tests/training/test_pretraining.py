@@ -190,7 +190,7 @@ def test_configs(options, tmp_path):
         ({"gradient_accumulation": 4}, r"batch_size=6 cannot be divided into 4 parts \(1 proc"),
         ({"batch_size": 5000}, "fewer than a batch of 5000"),
         ({"streaming": True, "max_steps": None}, "`streaming` needs a number of steps"),
-        ({"files": ("none.txt",)}, "there is no file none.txt"),
+        ({"files": ("none.txt",)}, "There is no file none.txt"),
         ({"sizes": {**SIZES, "vocab_size": 30}}, "vocab_size=30 and the tokenizer 45 tokens"),
         ({"layout": "pairs"}, "line 1 of .* Write two sentences with a tab"),
         ({"model": "somewhere"}, "Leave config and sizes out"),
