@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 #: By processor and model, the recorded runs. A later run replaces the rows that it measures again.
@@ -41,39 +42,53 @@ SHORT = {"float32": "fp32", "float16-weights": "fp16", "bfloat16": "bf16", "int8
 COLUMNS = {"short": "padded batch", "sentence": "one sentence"}
 WIDTH, ROW, LEFT, COLUMN = 530, 28, 138, 196
 
-#: The best ratio of each race: (case, our precision, peer, its precision).
-Races = dict[tuple[str, str, str, str], float]
+
+class Race(NamedTuple):
+    """The prepared model against a peer."""
+
+    ratio: float
+    """How much faster we are."""
+    peer_speed: float
+    """The peer's speed in the same run; transformers in float32 is 1."""
+
+
+#: By case, our precision, peer and its precision.
+Races = dict[tuple[str, str, str, str], Race]
 
 
 def load_races(names: tuple[str, ...]) -> tuple[Races, dict[str, float]]:
-    """The ratios of the prepared model to each peer, and the largest error by precision."""
+    """The races of the prepared model, and the largest error by precision."""
     races: Races = {}
     errors: dict[str, float] = {}
     for name in names:
         run = json.loads((ROOT / f"benchmarks/results/{name}.json").read_text(encoding="utf-8"))
-        for row in run["rows"]:
-            if row["ours"] == "prepared":
-                precision = row["ours_dtype"]
-                races[row["case"], precision, row["peer"], row["peer_dtype"]] = row["ratio"]
+        rows = [row for row in run["rows"] if row["ours"] == "prepared"]
+        ours = {
+            (row["case"], row["ours_dtype"]): row["ratio"]
+            for row in rows
+            if (row["peer"], row["peer_dtype"]) == (BASELINE, "float32")
+        }
+        for row in rows:
+            case, precision, ratio = row["case"], row["ours_dtype"], row["ratio"]
+            if (case, precision) in ours:
+                race = Race(ratio, ours[case, precision] / ratio)
+                races[case, precision, row["peer"], row["peer_dtype"]] = race
                 errors[precision] = max(errors.get(precision, 0), row["ours_error"])
     return races, errors
 
 
 def speeds(races: Races, case: str) -> dict[str, tuple[float, str]]:
-    """The best speed of each runtime and its precision; transformers in float32 is 1.
-
-    A peer's speed is our speed in the same precision, divided by our ratio to the peer.
-    """
+    """The best speed of each runtime and its precision; transformers in float32 is 1."""
     ours = {
-        precision: races[case, precision, BASELINE, "float32"]
+        precision: races[case, precision, BASELINE, "float32"].ratio
         for precision in PRECISIONS
         if (case, precision, BASELINE, "float32") in races
     }
     best = {OURS: max((speed, precision) for precision, speed in ours.items())}
     for peer, label in PEERS.items():
         found = [
-            (ours[precision] / ratio, peer_precision)
-            for (at, precision, other, peer_precision), ratio in races.items()
+            (race.peer_speed, peer_precision)
+            for (at, precision, other, peer_precision), race in races.items()
             if at == case and other == peer and peer_precision == precision
         ]
         best[label] = max(found)
@@ -163,7 +178,7 @@ def tables() -> dict[str, str]:
 def cell(races: list[Races], case: str, precision: str, peer: str, peer_precision: str) -> str:
     """The ratios of all models that were measured."""
     key = (case, precision, peer, peer_precision)
-    ratios = [f"{each[key]:.2f}" if key in each else "–" for each in races]
+    ratios = [f"{each[key].ratio:.2f}" if key in each else "–" for each in races]
     return " / ".join(ratios) if any(key in each for each in races) else ""
 
 
