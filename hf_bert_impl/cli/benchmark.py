@@ -43,7 +43,7 @@ def benchmark(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the speed of this BERT with transformers and other runtimes.
+    """Compare the speed of a BERT, or a model of its family, with transformers and other runtimes.
 
     All take turns on the same batches, weights and threads, each in its own process. The report
     names peers that cannot run, with the reason. Run it on an idle machine.
