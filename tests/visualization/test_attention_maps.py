@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from hf_bert_impl import checkpoints
 from hf_bert_impl.parity import reference_model
 from hf_bert_impl.visualization import attention_maps
+from hf_bert_impl.visualization.attention_maps import load_maps
 
 TOLERANCE = 1e-5
 TEXTS = [
@@ -75,3 +77,9 @@ def test_pruned_heads_keep_their_numbers(tiny):
 def test_bad_input(tiny, arguments, message):
     with pytest.raises(ValueError, match=message):
         attention_maps(*tiny(), **arguments)
+
+
+def test_arguments_are_checked_before_the_weights_are_loaded(save_tiny, monkeypatch):
+    monkeypatch.setattr(checkpoints, "load_whole", lambda *_, **__: pytest.fail("loaded"))
+    with pytest.raises(ValueError, match="`layers` has 7"):
+        load_maps(checkpoints.open_checkpoint(str(save_tiny())), "the river", layers=[7])
