@@ -40,3 +40,10 @@ def test_a_failure_is_a_row_and_the_exit_status(tmp_path, monkeypatch, capsys):
     summary = json.loads((tmp_path / "summary.json").read_text())["modes"]
     assert (summary["passed"], summary["failed"]) == (False, ["NaN", "broken"])
     assert "broken" in capsys.readouterr().out
+
+
+def test_a_part_that_takes_too_long_is_killed():
+    end, _ = gpu.run([sys.executable, "-c", "import time; time.sleep(600)"], 1)
+    assert end == "stopped after 1 s"
+    assert gpu.run([sys.executable, "-c", "print(7); exit(3)"], 60) == ("exit status 3", "7\n")
+    assert gpu.run([sys.executable, "-c", ""], 0)[0] == "no time was left"

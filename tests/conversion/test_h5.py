@@ -135,3 +135,12 @@ def test_a_circle_that_crashes_the_library(make):
 def test_reading_without_end(make, monkeypatch):
     monkeypatch.setattr(h5, "_SECONDS", 0)
     refuse(make(lambda f: None), "more than 0 seconds")
+
+
+@pytest.mark.parametrize(
+    ("version", "software"), [("2\n1", None), ("2" * 900, "Keras " + "2" * 40), (1.5, None)]
+)
+def test_attributes_that_lie(version, software, make):
+    """The writer that a file names is shown on one line, or not."""
+    path = make(lambda f: f.attrs.update(keras_version=version, backend="\x1b[2J"))
+    assert read_h5(path).software == software

@@ -1,5 +1,6 @@
 """The reader of pickles reads values, and runs no code."""
 
+import collections
 import io
 import os
 import pickle
@@ -8,10 +9,11 @@ import struct
 from pathlib import Path
 
 import pytest
+import torch
 
 from hf_bert_impl.conversion.readers import pickles
 from hf_bert_impl.conversion.readers.mapped import reading
-from hf_bert_impl.conversion.readers.pickles import load_inert, read_pickled_vocabulary
+from hf_bert_impl.conversion.readers.pickles import Instance, load_inert, read_pickled_vocabulary
 from hf_bert_impl.errors import InputError
 from tests.conversion.cases import FIXTURES, Runs, refused
 
@@ -41,6 +43,18 @@ def test_plain_values(protocol):
         None: {1.5: True},
     }
     assert load(pickle.dumps(value, protocol)) == value
+
+
+def test_state_cannot_reach_behind_an_object():
+    """BUILD would change a real object: __class__, __dict__ and __setstate__ are only keys here."""
+    state = {"__class__": 1, "__dict__": {"cls": "x"}, "__setstate__": 2, "cls": 3, "state": 4}
+    plain = pickle.dumps(state, 2)[2:-1]
+    found = load(b"cbert_pytorch.model.bert\nBERT\n)\x81" + plain + b"b.")
+    assert type(found) is Instance
+    assert found.cls == "bert_pytorch.model.bert.BERT"
+    assert found.state == state
+    slots = load(b"cbert_pytorch.model.bert\nBERT\n)\x81" + plain + plain + b"\x86b.")
+    assert slots.state == state
 
 
 # --- what would run --------------------------------------------------------------------------
@@ -81,6 +95,30 @@ def test_forbidden_names(name):
         refuse(content, f"names {name}, which could run code; none of it was run")
 
 
+DOTTED = [("torch", "os.system"), ("torch.nn.modules.linear", "Linear.forward.__globals__")]
+DOTTED += [("torch.nn.modules.container", "OrderedDict.fromkeys"), ("torch.nn", "Module\nX")]
+DOTTED += [("torch.nn", "\ud800"), ("", "")]
+
+
+@pytest.mark.parametrize(("module", "name"), DOTTED)
+def test_forbidden_dotted_names(module, name):
+    strings = b"".join(text(part.encode("utf-8", "surrogatepass")) for part in (module, name))
+    shown = f"{module}.{name}".encode("unicode_escape").decode()
+    refuse(b"\x80\x04" + strings + b"\x93.", f"names {shown}, which could run code")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_nothing_runs(protocol, tmp_path):
+    marker = tmp_path / "marker"
+    for gadget in (Runs(marker.touch), Runs(exec, f"open({str(marker)!r}, 'w')")):
+        content = pickle.dumps({"weight": gadget}, protocol)
+        refuse(content, "which could run code; none of it was run")
+        assert not marker.exists()
+        pickle.loads(content)  # the pickle is one that works
+        assert marker.exists()
+        marker.unlink()
+
+
 # --- damage and bombs ------------------------------------------------------------------------
 
 
@@ -118,6 +156,28 @@ def test_damaged(content, word):
         load(content)
     else:
         refuse(content, word)
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_truncated_and_flipped(protocol):
+    value = {"a": [1, 2.5, ("x", None)], "b": collections.OrderedDict(c=torch.Size([3]))}
+    content = pickle.dumps(value, protocol)
+    for place in range(len(content)):
+        refuse(content[:place])
+        for bit in range(8):
+            flipped = bytearray(content)
+            flipped[place] ^= 1 << bit
+            try:
+                load(bytes(flipped))
+            except InputError as error:
+                assert "\n" not in str(error)
+
+
+def test_deep_nesting_and_a_big_memo_take_no_memory():
+    depth = 20_000
+    load(b")" + b"\x85" * depth + b".")
+    load(b"]" * depth + b"a" * (depth - 1) + b".")
+    assert load(b"Nr\xff\xff\xff\xff.") is None
 
 
 def test_steps_are_bounded(monkeypatch):

@@ -3,6 +3,7 @@
 import collections
 import os
 import pickle
+import struct
 import zipfile
 
 import numpy as np
@@ -284,3 +285,62 @@ def test_a_tensor_is_no_storage_and_no_dict(tmp_path):
     lie = view(6, 0, (6,), (1,))
     lie.call += (None, None, iter([(0, 1.0)]))  # by which a long tensor could be filled for ever
     refuse(save(tmp_path / "bad.bin", {"a": lie}), "sets items of a Tensor")
+
+
+# --- the old container, as older torch wrote it ----------------------------------------------
+
+
+class _Storage:
+    """Pickles as the persistent id of a storage of floats."""
+
+    def __init__(self, key, size, view=None):
+        self.identity = ("storage", torch.FloatStorage, key, "cuda:0", size, view)
+
+
+class _Pickler(pickle.Pickler):
+    def persistent_id(self, value):
+        return value.identity if isinstance(value, _Storage) else None
+
+
+def legacy(path, value, storages, little=True):
+    """The stream that torch.save wrote before 1.6."""
+    with path.open("wb") as file:
+        pickle.dump(0x1950A86A20F9469CFC6C, file, protocol=2)
+        pickle.dump(1001, file, protocol=2)
+        sizes = {"short": 2, "int": 4, "long": 4}
+        system = {"protocol_version": 1001, "little_endian": little, "type_sizes": sizes}
+        pickle.dump(system, file, protocol=2)
+        _Pickler(file, protocol=2).dump(value)
+        pickle.dump(list(storages), file, protocol=2)
+        for numbers in storages.values():
+            file.write(struct.pack(f"<q{len(numbers)}f", len(numbers), *numbers))
+    return path
+
+
+def test_storages_that_are_views(tmp_path):
+    """Until torch 0.4 a storage could be a part of another; and `_rebuild_tensor` had no hooks."""
+    rebuild = torch._utils._rebuild_tensor
+    value = {
+        "part": Runs(rebuild, _Storage("k", 7, ("v", 2, 4)), 1, (3,), (1,)),
+        "whole": Runs(rebuild, _Storage("k", 7), 0, (7,), (1,)),
+    }
+    path = legacy(tmp_path / "old.bin", value, {"k": [0, 1, 2, 3, 4, 5, 6]})
+    found = read_all(path)
+    assert_same(found, {"part": torch.arange(3.0, 6.0), "whole": torch.arange(7.0)})
+    assert torch.equal(torch.load(path, map_location="cpu")["part"], found["part"])
+    value["part"] = Runs(rebuild, _Storage("k", 7, ("v", 4, 4)), 0, (3,), (1,))
+    refuse(legacy(path, value, {"k": [0.0] * 7}), "no storage")
+
+
+@pytest.mark.parametrize(
+    ("storages", "little", "match"),
+    [
+        ({"k": [1, 2, 3], "j": [1]}, True, "list of storages does not match its pickle"),
+        ({"k": [1, 2, 3, 4]}, True, "gives storage 'k' two sizes"),
+        ({"k": [1, 2]}, True, "two sizes"),
+        ({"k": [1, 2, 3]}, False, "another byte order"),
+    ],
+)
+def test_legacy_storages_that_lie(storages, little, match, tmp_path):
+    tensor = Runs(torch._utils._rebuild_tensor, _Storage("k", 3), 0, (3,), (1,))
+    refuse(legacy(tmp_path / "old.bin", {"a": tensor}, storages, little), match)

@@ -182,3 +182,20 @@ def test_the_best_model_outlives_a_loss_that_is_not_finite(run, monkeypatch):
         run(batch_size=20, epochs=3)
     kept = str(caught.value).rpartition(" in ")[2]
     assert not not_finite(hf_bert_impl.BertForSequenceClassification.from_pretrained(kept))
+
+
+def test_weights_that_are_not_finite_are_not_saved(run, tmp_path, monkeypatch):
+    """Nor scored, also where no validation data ask for it."""
+
+    def spoil_weights(self, *args, **rest):
+        loss = train(self, *args, **rest)
+        self.model.classifier.weight.data[0, 0] = torch.nan  # the gradient is there already
+        return loss
+
+    train = finetuning_trainer.FinetuningTrainer.training_step
+    monkeypatch.setattr(finetuning_trainer.FinetuningTrainer, "training_step", spoil_weights)
+    for changes in ({}, {"validation": None}):
+        words = "after step 1 classifier.weight is not finite"
+        with pytest.raises(TrainingDiverged, match=words):
+            run(batch_size=40, **changes)
+        assert_nothing_left(tmp_path)
