@@ -20,7 +20,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from .configuration_bert import BertConfig
 from .inputs import is_traced
 from .layout import Layout, RowGroup
-from .linear import Packed, linear
+from .linear import Packed, SideBySide, linear
 from .masks import CACHE, check_bias
 from .route import Route
 
@@ -115,7 +115,7 @@ class BertSelfAttention(nn.Module):
         self.value = nn.Linear(config.hidden_size, self.all_head_size)
         self.dropout = Dropout(config.attention_probs_dropout_prob)
         #: Set by `prepare_for_inference`: the three projections side by side.
-        self.packed: Packed | None = None
+        self.packed: Packed | SideBySide | None = None
 
         self.distance_embedding: nn.Embedding | None = None
         if config.position_embedding_type.startswith("relative") and not self.is_cross_attention:

@@ -470,6 +470,57 @@ class Steady(Packed):
         return type(self), (self.kernels, self.guard, self.of_layer, self.form)
 
 
+class SideBySide:
+    """Linear layers on an accelerator whose parameters are parts of one tensor: one product of all.
+
+    There is no copy of a weight, so every write into one is seen. A parameter that was replaced or
+    moved is elsewhere, and the layers compute as usual. A copy or a pickle of the model joins its
+    own parameters at its first call.
+    """
+
+    def __init__(self) -> None:
+        self.weight: Any = None
+        self.bias: Any = None
+        #: Where the parameters are; empty if they cannot be joined.
+        self.places: list[int] | None = None
+
+    def compute(self, layers: tuple[Any, ...], states: Tensor) -> Tensor | None:
+        """(..., in) to (..., N); None if the layers must be called."""
+        if torch.is_grad_enabled() or is_intercepted() or any(map(is_replaced, layers)):
+            return None
+        weights, biases = zip(*map(_parts, layers), strict=True)
+        if self.places is None:
+            with _fill_lock:
+                self.join(weights, biases)
+        if not self.places or _places(*weights, *biases) != self.places:
+            return None
+        return nn.functional.linear(states, self.weight, self.bias)
+
+    @torch.no_grad()
+    def join(self, weights: tuple[Any, ...], biases: tuple[Any, ...]) -> None:
+        """Moves plain parameters of one kind side by side, once."""
+        if self.places is not None:
+            return
+        parameters = (*weights, *biases)
+        kinds = {(type(part), part.dtype, part.device) for part in parameters if part is not None}
+        is_plain = len(kinds) == 1 and kinds.pop()[0] is nn.Parameter
+        if not is_plain or None in _places(*parameters) or parameters[0].is_inference():
+            self.places = []
+            return
+        self.weight, self.bias = torch.cat(weights), torch.cat(biases)
+        for whole, parts in ((self.weight, weights), (self.bias, biases)):
+            for part, place in zip(parts, whole.split(list(map(len, parts))), strict=True):
+                part.data = place
+        self.places = _places(*parameters)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ()
+
+
+def _places(*parameters: Any) -> list[Any]:
+    return [None if part is None else part.data_ptr() for part in parameters]
+
+
 def _by_rows(
     product: Any, states: Tensor, activation: Any, function: Fused, residual: Tensor | None
 ) -> Tensor:

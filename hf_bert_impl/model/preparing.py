@@ -10,13 +10,7 @@ from transformers.utils import logging
 from .attention import BertSelfAttention
 from .int8 import Form, try_forms
 from .kernels import DTYPES, HALF_WEIGHTS, Kernels, choose, fastest_dtype, why_no_kernels
-from .linear import (
-    Guard,
-    Packed,
-    Steady,
-    type_name,
-    why_not_packed,
-)
+from .linear import Guard, Packed, SideBySide, Steady, type_name, why_not_packed
 from .steady import steady_product
 
 logger = logging.get_logger(__name__)
@@ -38,6 +32,11 @@ def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
     precision = _convert(model, dtype)
     drop_prepared(model)
     reason = _why_not(model)
+    if reason is None and model.device.type != "cpu":
+        for module in model.modules():
+            if isinstance(module, BertSelfAttention) and not module.is_cross_attention:
+                module.packed = SideBySide()
+        return
     if reason is not None:
         logger.warning(f"not prepared for inference: {reason}; it computes as usual")
         return
@@ -115,7 +114,7 @@ def prepared_kernels(model: Any) -> Kernels | None:
     """The kernels of a prepared model's encoder; None if none of its weights are packed."""
     for module in model.base_model.modules():
         packed = module.__dict__.get("packed")
-        if packed is not None and (packed.product is not None or not packed.layers):
+        if isinstance(packed, Packed) and (packed.product is not None or not packed.layers):
             kernels: Kernels | None = packed.kernels  # of a copy, that it will pack by
             return kernels
     return None
@@ -137,12 +136,10 @@ def packable(root: nn.Module, path: str) -> Iterator[tuple[nn.Module, tuple[Any,
 
 def _why_not(model: Any) -> str | None:
     """Why a model cannot be packed on this machine; None if some of its layers can."""
-    place, dtype = model.device.type, model.dtype
-    if place != "cpu":
-        return f"its weights are on {place}, and the packed kernels are the CPU's"
     if not hasattr(getattr(model.base_model, "encoder", None), "layer"):
         return "it has no encoder of layers"
-    return why_no_kernels(dtype, model.config.batch_invariant)
+    is_on_cpu = model.device.type == "cpu"
+    return why_no_kernels(model.dtype, model.config.batch_invariant) if is_on_cpu else None
 
 
 def check_dtype(name: str, dtype: Any, *others: bool) -> None:

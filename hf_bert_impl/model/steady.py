@@ -32,12 +32,23 @@ COMPARED = 16
 ALIGNMENT = 64
 
 
-def make_steady(root: nn.Module) -> None:
+def make_steady(root: nn.Module, is_wanted: bool = True) -> None:
     """Makes every linear layer of a batch-invariant model steady, packed or not.
+
+    Args:
+        root: The model.
+        is_wanted: False undoes it, once the model is not batch-invariant any more.
 
     Raises:
         ValueError: An adapter adds to a layer.
     """
+    if not is_wanted:
+        if root.__dict__.pop("_is_steady", False):
+            for module in root.modules():
+                if isinstance(module.__dict__.get("packed"), Steady):
+                    module.packed = None  # type: ignore[assignment]
+        return
+    root.__dict__["_is_steady"] = True
     for module in root.modules():
         if hasattr(module, "lora_A"):
             raise ValueError(

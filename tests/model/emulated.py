@@ -178,7 +178,10 @@ def compared(model: Any, batch: dict[str, Tensor], is_varlen: bool) -> dict[str,
     expected, _ = outputs(model, batch)
     with device(is_varlen) as (starts, kernel):
         there = {name: value.to(f"{NAME}:0") for name, value in batch.items()}
-        found, end = outputs(model.to(f"{NAME}:0"), there)
+        model = model.to(f"{NAME}:0")
+        if not model.training:
+            model.prepare_for_inference()
+        found, end = outputs(model, there)
     assert found.keys() == expected.keys()
     error = max(largest(_inner(found[name]) - value) for name, value in expected.items())
     late = waits[starts[0] : end] if starts else []

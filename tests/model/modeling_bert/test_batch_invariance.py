@@ -152,6 +152,24 @@ def test_switched_on_after_preparing():
     assert model.encoder.layer[0].attention.self.packed is None
 
 
+@pytest.mark.parametrize("prepared", [False, True])
+@pytest.mark.parametrize("head", ["BertModel", "BertForMaskedLM"])
+def test_switched_off_after_a_call(head, prepared):
+    """Nothing of it stays, and the model may go to a precision that has no steady kernel."""
+    model = random_model(head, random_config(head))
+    ids = torch.randint(5, model.config.vocab_size, (3, 7))
+    expected = outputs(model, {"input_ids": ids})[0]
+    model.config.batch_invariant = True
+    if prepared:
+        model.prepare_for_inference()
+    outputs(model, {"input_ids": ids})
+    model.config.batch_invariant = False
+    assert (outputs(model, {"input_ids": ids})[0] - expected).abs().max() < 1e-4
+    assert not any(isinstance(vars(m).get("packed"), linear.Steady) for m in model.modules())
+    half = outputs(model.to(torch.float16), {"input_ids": ids})[0]
+    assert (half - expected).abs().max() < 0.05 * expected.abs().max()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("prepared", [False, True])
 def test_long_sequences(prepared):
