@@ -125,6 +125,7 @@ def modes(rows: Rows, device: str, small: bool) -> None:
     for dtype in (torch.float32, *HALVES):
         kind = str(dtype).removeprefix("torch.")
         backends = ("eager", "sdpa", *["flash_attention_2"] * (dtype in HALVES))
+        ways[f"prepared {kind}"] = functools.partial(_prepared, dtype)
         for backend in backends:
             ways[f"{backend} {kind}"] = functools.partial(_backend, backend, dtype)
         for head in ("BertForMaskedLM", "BertForSequenceClassification"):
@@ -193,6 +194,17 @@ def _autocast(device: str, small: bool) -> ParityReport:
         found, theirs = (_outputs(each, batch, here) for each in (model, reference))
     report = _beside("autocast", found, theirs, exact, torch.bfloat16)
     return _settled(report, torch.bfloat16)
+
+
+def _prepared(dtype: torch.dtype, device: str, small: bool) -> ParityReport:
+    """`prepare_for_inference`, which on a card joins query, key and value."""
+    model = random_model("BertModel", small, device)
+    reference, batch = reference_model(model), batches("BertModel", model.config)["padded right"]
+    here = batch["attention_mask"].bool()
+    exact = _outputs(reference, batch, here)
+    model.prepare_for_inference(dtype)
+    found, theirs = (_outputs(each, batch, here) for each in (model, reference.to(dtype)))
+    return _settled(_beside("prepared", found, theirs, exact, dtype), dtype)
 
 
 def _dropout(device: str, small: bool) -> ParityReport:

@@ -72,11 +72,12 @@ def _answers(folder: Path, rows: Rows, device: str) -> None:
 
 
 def _verify(folder: Path, rows: Rows, device: str) -> None:
-    """`hf-bert verify`, which computes on the CPU."""
+    """`hf-bert verify --device`."""
     from hf_bert_impl.checkpoints import open_checkpoint
     from hf_bert_impl.parity.verification import verify_checkpoint
 
-    rows.compared("verify", verify_checkpoint(open_checkpoint(str(folder)), bf16=False))
+    checkpoint = open_checkpoint(str(folder))
+    rows.compared("verify", verify_checkpoint(checkpoint, bf16=False, device=device))
 
 
 def _kinds(folder: Path, scratch: Path, rows: Rows, device: str) -> None:

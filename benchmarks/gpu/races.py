@@ -176,11 +176,13 @@ def _batches(
     """Every batch in one precision."""
     rate = _rate(dtype, device, small)
     model, stock = _pair(config, dtype, device)
+    prepared = copy.deepcopy(model).prepare_for_inference()
     for name, case in _cases(config, small).items():
         batch = make_batch(case, config.vocab_size, device)
         row = packed(batch | {"token_type_ids": torch.zeros_like(batch["input_ids"])})
         calls = {
             "ours": _inference(model, batch),
+            "ours, prepared": _inference(prepared, batch),
             "ours, packed input": _inference(model, row),
             "transformers sdpa": _inference(stock, batch),
         }

@@ -16,4 +16,7 @@ class VerifyOptions:
     bf16: bool = True
     """Also compare in bfloat16, with upstream's own error there."""
     tolerance: float | None = dataclasses.field(default=None, metadata={"min": 0.0})
-    """Maximum error in float32, relative to a tensor's largest magnitude; None for 2e-5."""
+    """Maximum error in float32, relative to a tensor's largest magnitude; None for 2e-5, or 1e-4
+    on an accelerator."""
+    device: str = "cpu"
+    """Device of both models: cpu, or the accelerator of this machine, such as cuda or cuda:1."""

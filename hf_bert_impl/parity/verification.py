@@ -11,7 +11,7 @@ import transformers
 import hf_bert_impl
 from hf_bert_impl import checkpoints
 from hf_bert_impl.checkpoints import Checkpoint
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, check_device
 from hf_bert_impl.families.table import longest_sequence
 from hf_bert_impl.head_names import in_family
 from hf_bert_impl.inference.loading import load_config
@@ -27,7 +27,7 @@ from hf_bert_impl.parity.batches import (
 from hf_bert_impl.parity.comparison import compare_models, load_reference, require_reference
 from hf_bert_impl.parity.options import VerifyOptions
 from hf_bert_impl.parity.report import ParityReport, ParityRow
-from hf_bert_impl.parity.tensors import FP32_TOLERANCE
+from hf_bert_impl.parity.tensors import ACCELERATOR_TOLERANCE, FP32_TOLERANCE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -55,6 +55,10 @@ def verify_checkpoint(
         InputError: The checkpoint or a text cannot be compared.
     """
     asked = VerifyOptions(**options)
+    check_device("`device`", asked.device)
+    tolerance = FP32_TOLERANCE if asked.device == "cpu" else ACCELERATOR_TOLERANCE
+    if asked.tolerance is not None:
+        tolerance = asked.tolerance
     name = checkpoints.class_name(checkpoint, head)
     config = load_config(checkpoint.path, {})
     if checkpoint.is_bert:
@@ -63,11 +67,13 @@ def verify_checkpoint(
     # Texts are checked before the weights are loaded, which takes longest.
     tokens, note = _tokens(checkpoint, config, asked.text, choices or 1)
     ours, info = checkpoints.load_model(checkpoint, name, dtype=torch.float32)
+    ours.to(asked.device)
     if checkpoint.is_bert:
         reference, reference_info = load_reference(name, checkpoint.path, dtype=torch.float32)
     else:
         optimize(ours, "float32")
         reference, reference_info = checkpoints.load_model(checkpoint, name, dtype=torch.float32)
+    reference.to(asked.device)
 
     report = _loading(ours, reference, info, reference_info)
     report.title = (
@@ -87,7 +93,7 @@ def verify_checkpoint(
                 ours,
                 reference,
                 batches,
-                tolerance=FP32_TOLERANCE if asked.tolerance is None else asked.tolerance,
+                tolerance=tolerance,
                 backends=BACKENDS if reference._supports_sdpa else BACKENDS[:1],  # MPNet
                 dtype=dtype,
                 gradients=asked.gradients,

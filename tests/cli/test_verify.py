@@ -48,6 +48,15 @@ def test_any_head(hf_bert, save_tiny, name):
         assert data["title"].startswith(f"{name} of ")
 
 
+def test_device(hf_bert, save_tiny):
+    folder = save_tiny()
+    here = hf_bert("verify", folder, "--no-bf16", "--json", "--device", "cpu")
+    assert here.status == 0 and {row["tolerance"] for row in json.loads(here.out)["rows"]} > {2e-5}
+    for name in ("cuda:99", "meta", ""):
+        result = hf_bert("verify", folder, "--device", name)
+        assert result.status == 2 and "--device" in result.err and "cpu" in result.err
+
+
 def test_without_tokenizer_random_tokens_are_compared(hf_bert, save_tiny):
     result = hf_bert("verify", save_tiny(tokenizer=False), "--no-bf16")
     assert result.status == 0
