@@ -144,7 +144,9 @@ def test_no_command_runs_it_or_asks(
     assert [result.status for result in results] == statuses, results
     for result in results:
         if result.status:
-            assert re.search(r"(code of its own|custom code).*, which is not run", result.err), result.err
+            assert re.search(r"(code of its own|custom code).*, which is not run", result.err), (
+                result.err
+            )
             assert result.err.count("error: ") == 1
 
 

@@ -496,6 +496,8 @@ class SideBySide:
             return None
         return nn.functional.linear(states, self.weight, self.bias)
 
+    # Not in inference mode, where new tensors could not be trained later.
+    @torch.inference_mode(False)
     @torch.no_grad()
     def join(self, weights: tuple[Any, ...], biases: tuple[Any, ...]) -> None:
         """Moves plain parameters of one kind side by side, once."""
@@ -504,7 +506,8 @@ class SideBySide:
         parameters = (*weights, *biases)
         kinds = {(type(part), part.dtype, part.device) for part in parameters if part is not None}
         is_plain = len(kinds) == 1 and kinds.pop()[0] is nn.Parameter
-        if not is_plain or None in _places(*parameters) or parameters[0].is_inference():
+        is_plain = is_plain and len(set(map(id, parameters))) == len(parameters)
+        if not is_plain or any(part is None for part in parameters) or parameters[0].is_inference():
             self.places = []
             return
         self.weight, self.bias = torch.cat(weights), torch.cat(biases)

@@ -84,6 +84,17 @@ def other_bias(model):
     key.bias = nn.Parameter(torch.ones_like(key.bias))
 
 
+def shared(model):
+    for layer in model.encoder.layer:
+        own = layer.attention.self
+        own.key.weight = own.query.weight
+        own.packed = SideBySide()
+    inputs = {"input_ids": torch.tensor([[2, 5, 7]])}
+    outputs(model, inputs)
+    with torch.no_grad():
+        attention(model).query.weight.mul_(2)
+
+
 def hooked(model):
     attention(model).query.register_forward_hook(lambda module, given, output: output * 2)
 
@@ -93,7 +104,7 @@ def converted(model):
 
 
 @pytest.mark.parametrize(
-    "change", [written, loaded, assigned, replaced, other_bias, hooked, converted]
+    "change", [written, loaded, assigned, replaced, other_bias, shared, hooked, converted]
 )
 def test_every_change_is_seen(prepared, change):
     model, batch, _ = prepared
@@ -120,13 +131,14 @@ def test_saving_writes_every_weight(prepared, tmp_path):
     assert all(torch.equal(value, state[name]) for name, value in stock.state_dict().items())
 
 
-def test_training_goes_on(monkeypatch):
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_training_goes_on(mode, monkeypatch):
     model, batch = model_and_batch(LOSS_HEADS[0], labels=True, **NO_DROPOUT)
     twin = copy.deepcopy(model)
     with monkeypatch.context() as patched:
         patched.setattr(type(model), "device", torch.device("cuda", 0))
         model.prepare_for_inference()
-    with torch.no_grad():
+    with mode():
         model(**batch)
     for each in (model, twin):
         optimizer = torch.optim.SGD(each.parameters(), lr=0.1)
