@@ -98,7 +98,7 @@ def gold_score(value: Any, place: str) -> float:
 
 def similarities(
     encode: Callable[[list[str]], Any], pairs: Sequence[tuple[str, str]]
-) -> np.ndarray[Any, Any]:
+) -> np.ndarray:
     """The cosine (N,) of each of N pairs, float64.
 
     Args:
@@ -135,6 +135,6 @@ def evaluate_sts(
     return _score([gold for file in files for gold in file.gold], cosines), by_file
 
 
-def _score(gold: Sequence[float], cosines: np.ndarray[Any, Any]) -> StsScore:
+def _score(gold: Sequence[float], cosines: np.ndarray) -> StsScore:
     figures = regression_metrics(gold, cosines)
     return StsScore(len(gold), 100 * figures["spearman"], 100 * figures["pearson"])
