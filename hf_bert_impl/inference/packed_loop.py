@@ -17,7 +17,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from functools import partial
 from inspect import signature
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -77,20 +76,19 @@ class Row:
         return int((self.tokens or self.shared)["input_ids"].shape[1])
 
 
-class PackingCollator:
+def pack_tokens(examples: Sequence[Mapping[str, list[int]]]) -> Features:
     """Packs the texts of a batch into one row, like `DataCollatorWithFlattening`.
 
     It also keeps `token_type_ids`.
-    """
 
-    def __call__(self, examples: Sequence[Mapping[str, list[int]]]) -> Features:
-        """Packs lists of tokens: (1, T) per feature, and `cu_seq_lens_q` (texts + 1,)."""
-        features: Features = {}
-        for name in examples[0]:
-            tokens = itertools.chain.from_iterable(map(itemgetter(name), examples))
-            features[name] = torch.tensor([list(tokens)])
-        features["cu_seq_lens_q"] = _ends(map(len, map(itemgetter("input_ids"), examples)))
-        return features
+    Returns:
+        (1, T) per feature, and `cu_seq_lens_q` (texts + 1,).
+    """
+    features: Features = {
+        name: torch.tensor([[token for example in examples for token in example[name]]])
+        for name in examples[0]
+    }
+    return features | {"cu_seq_lens_q": _ends(len(one["input_ids"]) for one in examples)}
 
 
 def use_packed_loop(encoder: nn.Module) -> None:
@@ -120,7 +118,7 @@ def use_packed_loop(encoder: nn.Module) -> None:
     vars(encoder).update({name: partial(do, encoder) for name, do in _METHODS.items()})
     for module in packable(encoder):
         vars(module)["can_flatten_inputs"] = True
-        vars(module)["data_collator"] = PackingCollator()
+        vars(module)["data_collator"] = pack_tokens
         vars(module)["_flatten_position_offset"] = 0
         vars(module)["_should_flatten_inputs"] = partial(_should_pack, module)
         if module.model_forward_params is not None:
