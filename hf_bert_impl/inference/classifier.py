@@ -125,8 +125,7 @@ class TextClassifier:
             [row.ids for row in rows], [row.types for row in rows], self.model.device
         )
         self.tokens += inputs["input_ids"].shape[1]
-        logits: torch.Tensor = self.model(**inputs, return_dict=True).logits
-        return logits.float().cpu().numpy()
+        return self.model(**inputs, return_dict=True).logits.float().cpu().numpy()
 
     def probabilities(self, logits: np.ndarray, function: str | None = None) -> np.ndarray:
         """Converts logits (N, L) into probabilities.
