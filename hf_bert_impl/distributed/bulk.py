@@ -25,7 +25,11 @@ INPUTS_PER_SHARD = 4
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
-    """Where to compute parts."""
+    """Where to compute parts.
+
+    Raises:
+        InputError: Fields contradict each other, or Ray is not installed.
+    """
 
     name: str = "local"
     """One of `ENGINES`."""
@@ -36,8 +40,7 @@ class Engine:
     shard: tuple[int, int] | None = None
     """(i, n): this is the i-th, from 0, of n processes that share the job."""
 
-    def check(self) -> None:
-        """Raises InputError if fields contradict each other, or Ray is not installed."""
+    def __post_init__(self) -> None:
         index, count = self.shard or (0, 1)
         if not 0 <= index < count:
             raise InputError(f"shard is {index}/{count}. Use 0/{count} to {count - 1}/{count}.")
@@ -77,7 +80,6 @@ def run_job(
         InputError: The output belongs to another job or run, an input cannot be read, or the engine
             cannot compute the job.
     """
-    engine.check()
     if engine.shard and overwrite:
         raise InputError(
             "A shard cannot take `overwrite`. Remove the output folder, then start the shards."
