@@ -72,10 +72,9 @@ class TextClassifier:
             ValueError: A logit is NaN or infinite.
         """
         rows = self._tokenize(self._items(texts, pairs))
-        parts = [np.empty((0, self.model.config.num_labels), np.float32)]
-        for batch in cut_batches(rows, len, token_budget=self.token_budget):
-            parts.append(self._compute(batch))
-        logits = np.concatenate(parts)
+        batches = cut_batches(rows, len, token_budget=self.token_budget)
+        none = np.empty((0, self.model.config.num_labels), np.float32)
+        logits = np.concatenate([none, *map(self._compute, batches)])
         check_numbers(logits, self.model)
         return logits
 

@@ -243,12 +243,11 @@ class QuestionAnsweringPipeline(Pipeline):
         return await self._joined.run([(pair, cutting) for pair in pairs], 0, finish)
 
     def _cut_questions(self, items: list[tuple[Pair, dict[str, Any]]]) -> list[_Question]:
-        questions: list[_Question] = []
-        for cutting, alike in itertools.groupby(items, key=operator.itemgetter(1)):
-            questions.extend(
-                map(_Question, self.preprocess([pair for pair, _ in alike], **cutting))
-            )
-        return questions
+        return [
+            _Question(windows)
+            for cutting, alike in itertools.groupby(items, key=operator.itemgetter(1))
+            for windows in self.preprocess([pair for pair, _ in alike], **cutting)
+        ]
 
     def _question_logits(self, questions: list[_Question], kind: int) -> list[Scored]:
         return list(self._scored([question.windows for question in questions], None))

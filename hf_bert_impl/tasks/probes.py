@@ -234,8 +234,7 @@ class Probe:
             rows, labels, shares = _between_levels(train.labels)
             inputs = inputs[rows]
         for strength in strengths:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the optimizer stopped at max_iter
+            with warnings.catch_warnings(action="ignore"):  # the optimizer stopped at max_iter
                 model.set_params(C=strength).fit(inputs, labels, sample_weight=shares)
             if self.num_labels:
                 yield model.predict
