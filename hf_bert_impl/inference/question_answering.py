@@ -173,7 +173,7 @@ class QuestionAnsweringPipeline(Pipeline):
         options = loading_options(dtype, prepare)
         path = os.fspath(path)
         check_folder(path, {})
-        kind = class_to_load(path, "BertForQuestionAnswering", {})
+        kind = class_to_load(path, "BertForQuestionAnswering")
         load = functools.partial(kind.from_pretrained, path, **options)
         remedy = "name a model fine-tuned for question answering"
         model = load_checked(load, path, kind.__name__, remedy)
