@@ -86,7 +86,7 @@ def pack_tokens(examples: Sequence[Mapping[str, list[int]]]) -> Features:
         (1, T) per feature, and `cu_seq_lens_q` (texts + 1,).
     """
     features: Features = {
-        name: torch.tensor([[token for example in examples for token in example[name]]])
+        name: torch.tensor([list(itertools.chain(*(one[name] for one in examples)))])
         for name in examples[0]
     }
     return features | {"cu_seq_lens_q": ends_of(len(one["input_ids"]) for one in examples)}
