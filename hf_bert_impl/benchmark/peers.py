@@ -123,7 +123,7 @@ class Source:
             cls: Any = getattr(hf_bert_impl, name)
             model = cls(hf_bert_impl.BertConfig(**RANDOM[self.random] | fields))
         else:
-            cls = class_to_load(self.path, name, {})
+            cls = class_to_load(self.path, name)
             model = cls.from_pretrained(self.path, dtype=torch.float32, **fields)
         return model.to(self.device).eval()
 

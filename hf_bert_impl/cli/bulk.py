@@ -85,7 +85,6 @@ def run_in_parts(
         from hf_bert_impl.distributed.parts import FILE_PART_ROWS, PART_ROWS, BulkJob
 
         engine = Engine(where.engine, where.workers, where.address, parse_shard(where.shard))
-        engine.check()
         folder = Path(options["model"]).expanduser()
         if folder.is_dir():  # workers begin in other folders
             options["model"] = str(folder.absolute())

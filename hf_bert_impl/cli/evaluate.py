@@ -177,7 +177,7 @@ def evaluate(
 
     with quiet_libraries():
         checkpoint = checkpoints.open_checkpoint(model, True, any_family=True)
-        config = load_config(checkpoint.path, {})
+        config = load_config(checkpoint.path)
         columns = Columns(text_column, text_pair_column, label_column)
         task = task_for_model(str(context.info_name), config, columns, dataset)
         scores, split, outputs = evaluate_task(

@@ -36,7 +36,7 @@ def fill_mask(
         checkpoint = checkpoints.open_checkpoint(model, any_family=True)
         tokenizer = checkpoints.load_tokenizer(checkpoint)
         # Checked before the weights are loaded.
-        limit = longest_sequence(load_config(checkpoint.path, {}))
+        limit = longest_sequence(load_config(checkpoint.path))
         ids = encode_masked(tokenizer, text, limit)
         loaded: Any = checkpoints.load_whole(checkpoint, "masked-lm", dtype=torch.float32)[0]
         if not checkpoint.is_bert:

@@ -55,18 +55,6 @@ class Answers:
     def text(self, span: Span) -> str:
         return self.context[span.start : span.end]
 
-    def best_text(self, null_score_diff_threshold: float | None = None) -> str:
-        """The text of the best answer, empty for the null answer.
-
-        Args:
-            null_score_diff_threshold: The null answer wins where `null_score_diff` is above it;
-                None never returns it.
-        """
-        threshold = null_score_diff_threshold
-        if threshold is not None and self.null_score_diff > threshold:
-            return ""
-        return self.text(self.spans[0])
-
 
 def best_answers(
     windows: Sequence[Window],

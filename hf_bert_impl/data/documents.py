@@ -6,6 +6,7 @@ the web.
 """
 
 import hashlib
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -55,14 +56,12 @@ def read_documents(
                 f"{file} has records, which are documents and no pairs. Leave the layout out, or "
                 "write the pairs into a .txt file."
             )
-        if is_records:
+        if is_records or layout == "lines":
             documents: Iterable[Document] = map(_sentences, texts)
         elif layout == "sentences":
             documents = _between_blank_lines(without_breaks(line).strip() for line in texts)
         elif layout == "paragraphs":
             documents = map(_joined, _between_blank_lines(texts))
-        elif layout == "lines":
-            documents = map(_sentences, texts)
         elif layout == "files":
             documents = [_joined(texts)]
         elif layout == "pairs":
@@ -148,15 +147,9 @@ def content_digest(files: Iterable[str | Path]) -> str:
 
 
 def _between_blank_lines(lines: Iterable[str]) -> Iterator[list[str]]:
-    block: list[str] = []
-    for line in lines:
-        if line.strip():
-            block.append(line)
-        elif block:
-            yield block
-            block = []
-    if block:
-        yield block
+    for has_text, block in itertools.groupby(lines, lambda line: bool(line.strip())):
+        if has_text:
+            yield list(block)
 
 
 def _articles(lines: Iterable[str]) -> Iterator[list[str]]:

@@ -56,11 +56,9 @@ class Epochs(TorchDataset):
     def set_epoch(self, epoch: int) -> None:
         """Selects an epoch; the Trainer calls it before each."""
         self.epoch = epoch
-        count = len(self.examples)
-        if self.shuffle:
-            self._order = np.random.default_rng([self.seed, epoch]).permutation(count)
-        else:
-            self._order = np.arange(count)
+        order = np.arange(len(self.examples))
+        generator = np.random.default_rng([self.seed, epoch])
+        self._order = generator.permutation(order) if self.shuffle else order
 
     def __len__(self) -> int:
         return self._length
@@ -71,11 +69,10 @@ class Epochs(TorchDataset):
     def __getitems__(self, indices: list[int]) -> list[Example]:
         """The examples of a batch at once, as torch's data loader requests them."""
         numbers = self._order[indices]
-        columns = self.examples[numbers]
+        rows = self.examples.__getitems__(numbers)
         return [
-            {name: values[row] for name, values in columns.items()}
-            | {"mask_key": (self.epoch, int(number))}
-            for row, number in enumerate(numbers)
+            row | {"mask_key": (self.epoch, int(number))}
+            for row, number in zip(rows, numbers, strict=True)
         ]
 
 

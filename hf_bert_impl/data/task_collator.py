@@ -36,39 +36,33 @@ def pad(rows: Sequence[Any], fill: int) -> Tensor:
     return pad_sequence(tensors, batch_first=True, padding_value=fill)
 
 
-class Collator:
-    """Makes a batch, padded to its longest sequence with the token `pad_id`."""
+def collate(features: Sequence[Feature], pad_id: int) -> dict[str, Tensor]:
+    """Makes a batch of features of one kind, padded to its longest sequence.
 
-    def __init__(self, pad_id: int) -> None:
-        self.pad_id = pad_id
-
-    def __call__(self, features: Sequence[Feature]) -> dict[str, Tensor]:
-        """Makes a batch of features of one kind.
-
-        Returns:
-            `input_ids`, `attention_mask` and `token_type_ids` (B, S), or (B, C, S) for choices;
-            `labels` (B, S) of tokens, or in the shape of the examples' own.
-        """
-        ids = [feature["input_ids"] for feature in features]
-        types = [feature["token_type_ids"] for feature in features]
-        choices = 0
-        if isinstance(ids[0][0], list):
-            choices = len(ids[0])
-            ids = [row for several in ids for row in several]
-            types = [row for several in types for row in several]
-        batch = {
-            "input_ids": pad(ids, self.pad_id),
-            "attention_mask": pad([[1] * len(row) for row in ids], 0),
-            "token_type_ids": pad(types, 0),
-        }
-        if choices:
-            batch = {name: value.unflatten(0, (-1, choices)) for name, value in batch.items()}
-        if "token_labels" in features[0]:
-            batch["labels"] = pad([feature["token_labels"] for feature in features], IGNORE_INDEX)
-        for name in WHOLE:
-            if name in features[0]:
-                batch[name] = torch.tensor([feature[name] for feature in features])
-        return batch
+    Returns:
+        `input_ids`, `attention_mask` and `token_type_ids` (B, S), or (B, C, S) for choices;
+        `labels` (B, S) of tokens, or in the shape of the examples' own.
+    """
+    ids = [feature["input_ids"] for feature in features]
+    types = [feature["token_type_ids"] for feature in features]
+    choices = 0
+    if isinstance(ids[0][0], list):
+        choices = len(ids[0])
+        ids = [row for several in ids for row in several]
+        types = [row for several in types for row in several]
+    batch = {
+        "input_ids": pad(ids, pad_id),
+        "attention_mask": pad([[1] * len(row) for row in ids], 0),
+        "token_type_ids": pad(types, 0),
+    }
+    if choices:
+        batch = {name: value.unflatten(0, (-1, choices)) for name, value in batch.items()}
+    if "token_labels" in features[0]:
+        batch["labels"] = pad([feature["token_labels"] for feature in features], IGNORE_INDEX)
+    for name in WHOLE:
+        if name in features[0]:
+            batch[name] = torch.tensor([feature[name] for feature in features])
+    return batch
 
 
 def token_count(feature: Feature) -> int:

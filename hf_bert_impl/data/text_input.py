@@ -14,7 +14,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any
 
 from hf_bert_impl.data.arrow_records import dataset_records, parquet_records, seekable
 from hf_bert_impl.data.table_records import (
@@ -106,7 +106,7 @@ class Start:
     bytes: int = 0
 
 
-class RecordInput:
+class RecordInput(contextlib.AbstractContextManager["RecordInput"]):
     """The records of a file, a `datasets` folder or standard input, one at a time.
 
     The ending says how a file is read (`FORMS`); .gz, .bz2, .xz or .zst may follow. JSON is one
@@ -155,13 +155,7 @@ class RecordInput:
             self._opened.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *error: Any) -> None:
-        self.close()
-
-    def close(self) -> None:
         self._opened.close()
 
     @property

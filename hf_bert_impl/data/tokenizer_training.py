@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
@@ -105,13 +105,10 @@ def _count_characters(texts: Iterable[str], tokenizer: BertTokenizer) -> tuple[C
 def _most_frequent(characters: Counter[str], coverage: float) -> list[str]:
     """The fewest characters that make up the share, in the order of their code points."""
     target = coverage * characters.total()
-    alphabet, count = [], 0
-    for char in sorted(characters, key=lambda char: (-characters[char], char)):
-        if count >= target:
-            break
-        alphabet.append(char)
-        count += characters[char]
-    return sorted(alphabet)
+    ordered = sorted(characters, key=lambda char: (-characters[char], char))
+    # Before each character, how much of the text the more frequent ones cover.
+    covered = accumulate((characters[char] for char in ordered), initial=0)
+    return sorted(char for char, count in zip(ordered, covered, strict=False) if count < target)
 
 
 def _train(

@@ -21,9 +21,7 @@ PURPOSE = "writing Parquet"
 PRECISIONS = {"float32": "<f4", "float16": "<f2", "int8": "|i1"}
 
 
-def as_stored(
-    vectors: np.ndarray[Any, Any], precision: str
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any] | None]:
+def as_stored(vectors: np.ndarray, precision: str) -> tuple[np.ndarray, np.ndarray | None]:
     """Vectors in the precision that they are stored in.
 
     Args:
@@ -114,11 +112,8 @@ def _join_arrays(files: Sequence[Path], output: Path) -> None:
     import numpy as np
 
     first = np.load(files[0], mmap_mode="r")
-    header = {
-        "descr": np.lib.format.dtype_to_descr(first.dtype),
-        "fortran_order": False,
-        "shape": (sum(len(np.load(file, mmap_mode="r")) for file in files), first.shape[1]),
-    }
+    rows = sum(len(np.load(file, mmap_mode="r")) for file in files)
+    header = np.lib.format.header_data_from_array_1_0(first) | {"shape": (rows, first.shape[1])}
     with output.open("wb") as stream:
         np.lib.format.write_array_header_1_0(stream, header)
         for file in files:

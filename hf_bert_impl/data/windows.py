@@ -54,10 +54,6 @@ class Frame:
     after_types: list[int]
     context_type: int
 
-    def room(self, max_seq_len: int) -> int:
-        """The number of context tokens that fit."""
-        return max_seq_len - len(self.before) - len(self.after)
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Window:
@@ -148,7 +144,7 @@ def cut_windows(
             raise InputError(
                 f"the context of the question {question[:60]!r} is empty. Give a text to search."
             )
-        room, total = frame.room(max_seq_len), len(context.ids)
+        room, total = max_seq_len - len(frame.before) - len(frame.after), len(context.ids)
         if room < 1:
             raise InputError(
                 f"the question {question[:60]!r} leaves no tokens for the context: with special "
@@ -250,25 +246,21 @@ def _frames(tokenizer: Any, questions: list[str], max_question_len: int) -> list
     pair = tokenizer(["a"], ["a"], padding=False, truncation=False)[0]
     part = pair.sequence_ids  # None for special tokens, 0 for the question, 1 for the context
     question_start, context_start = part.index(0), part.index(1)
-    question_stop = len(part) - part[::-1].index(0)
     context_stop = len(part) - part[::-1].index(1)
+    left = slice(question_start)
+    between = slice(len(part) - part[::-1].index(0), context_start)
+    types = pair.type_ids
     frames, cut = [], 0
     for encoding in _encode(tokenizer, questions):
         ids = encoding.ids[:max_question_len]
         cut += len(ids) < len(encoding.ids)
-        types = [pair.type_ids[question_start]] * len(ids)
-        between = slice(question_stop, context_start)
         frames.append(
             Frame(
-                before=[*pair.ids[:question_start], *ids, *pair.ids[between]],
-                before_types=[
-                    *pair.type_ids[:question_start],
-                    *types,
-                    *pair.type_ids[between],
-                ],
+                before=[*pair.ids[left], *ids, *pair.ids[between]],
+                before_types=[*types[left], *[types[question_start]] * len(ids), *types[between]],
                 after=pair.ids[context_stop:],
-                after_types=pair.type_ids[context_stop:],
-                context_type=pair.type_ids[context_start],
+                after_types=types[context_stop:],
+                context_type=types[context_start],
             )
         )
     if cut:

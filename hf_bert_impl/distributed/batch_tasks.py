@@ -351,9 +351,8 @@ class Answer(BatchTask):
         asked = [{"question": q, "context": c} for q, c in zip(*texts, strict=True)]
         # A list of one question would return its answer without a list.
         answers = list(self.answering(iter(asked), top_k=1))
-        columns = ([one[name] for one in answers] for name in ("answer", "score", "start", "end"))
-        kinds: tuple[Any, ...] = (object, np.float64, np.int64, np.int64)
-        return tuple(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True))
+        kinds = {"answer": object, "score": np.float64, "start": np.int64, "end": np.int64}
+        return tuple(np.array([one[name] for one in answers], kinds[name]) for name in kinds)
 
 
 class FillMask(_HeadTask):

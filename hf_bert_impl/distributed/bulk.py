@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from hf_bert_impl.data.text_input import Record
+from hf_bert_impl.distributed import on_ray
 from hf_bert_impl.distributed.parts import BulkJob, Part
 from hf_bert_impl.errors import InputError, InputNote, check_choice
 from hf_bert_impl.extras import require
@@ -24,7 +25,11 @@ INPUTS_PER_SHARD = 4
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
-    """Where to compute parts."""
+    """Where to compute parts.
+
+    Raises:
+        InputError: Fields contradict each other, or Ray is not installed.
+    """
 
     name: str = "local"
     """One of `ENGINES`."""
@@ -35,8 +40,7 @@ class Engine:
     shard: tuple[int, int] | None = None
     """(i, n): this is the i-th, from 0, of n processes that share the job."""
 
-    def check(self) -> None:
-        """Raises InputError if fields contradict each other, or Ray is not installed."""
+    def __post_init__(self) -> None:
         index, count = self.shard or (0, 1)
         if not 0 <= index < count:
             raise InputError(f"shard is {index}/{count}. Use 0/{count} to {count - 1}/{count}.")
@@ -76,7 +80,6 @@ def run_job(
         InputError: The output belongs to another job or run, an input cannot be read, or the engine
             cannot compute the job.
     """
-    engine.check()
     if engine.shard and overwrite:
         raise InputError(
             "A shard cannot take `overwrite`. Remove the output folder, then start the shards."
@@ -109,7 +112,8 @@ def _run(
     settings = job.settings()
     anew = job.check_output(settings, resume, overwrite)
     done = {"parts_made": 0, "rows": 0, "rejected": 0, "tokens": 0}
-    with _started(engine):
+    # Ray starts once for the whole job.
+    with on_ray.connected(engine.address) if engine.name == "ray" else contextlib.nullcontext():
         work = _stream(job) if job.is_streamed else _plan(job, engine, anew)
         # An unusable model raises its error before anything is written or removed.
         task = job.task(**job.options) if engine.name == "local" and work.missing else None
@@ -184,21 +188,10 @@ def _stream(job: BulkJob) -> _Work:
     return work
 
 
-def _started(engine: Engine) -> contextlib.AbstractContextManager[Any]:
-    """Starts Ray once for the whole job, if it is the engine."""
-    if engine.name != "ray":
-        return contextlib.nullcontext()
-    from hf_bert_impl.distributed.on_ray import connected
-
-    return connected(engine.address)
-
-
 def _cut(job: BulkJob, files: Sequence[int], stored: bool, engine: Engine) -> dict[int, list[Part]]:
     """The parts of inputs; Ray reads inputs concurrently."""
     if engine.name == "ray" and len(files) > 1:
-        from hf_bert_impl.distributed.on_ray import cut_inputs
-
-        cuts = dict(cut_inputs(job, files, stored, engine.workers))
+        cuts = dict(on_ray.cut_inputs(job, files, stored, engine.workers))
         return {file: cuts[file] for file in files}
     return {file: job.cut(file, stored) for file in files}
 
@@ -209,6 +202,4 @@ def _made(
     if engine.name != "ray":
         yield from (job.make(part, task, records) for part, records in work)
     elif parts := [part for part, _ in work]:
-        from hf_bert_impl.distributed.on_ray import make_parts
-
-        yield from make_parts(job, parts, engine.workers)
+        yield from on_ray.make_parts(job, parts, engine.workers)

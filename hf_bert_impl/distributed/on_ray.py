@@ -41,8 +41,7 @@ def _make_part(job: BulkJob, part: Part) -> dict[str, Any]:
 
 def _cut_input(job: BulkJob, file: int, stored: bool) -> tuple[list[Part], list[str]]:
     """Reads an input in a worker; returns its parts, and its notes for the driver."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", InputNote)
+    with warnings.catch_warnings(record=True, action="always", category=InputNote) as caught:
         parts = job.cut(file, stored)
     return parts, [str(note.message) for note in caught if note.category is InputNote]
 

@@ -31,6 +31,7 @@ import json
 import os
 import platform
 import shutil
+import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -39,7 +40,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_bert_impl.data.row_ids import RowIds
 from hf_bert_impl.data.text_input import (
     Record,
     RecordInput,
@@ -139,8 +139,9 @@ class BulkJob:
     def read(self, file: int) -> Iterator[tuple[Part, list[Record]]]:
         """The parts of an input with their records, in order; raises as `cut`."""
         has_ids = self.id_column is not None
-        known = contextlib.closing(RowIds()) if has_ids else contextlib.nullcontext()
-        with self._open(file) as source, known as ids:
+        # A temporary database, since there may be more ids than memory.
+        with self._open(file) as source, contextlib.closing(sqlite3.connect("")) as ids:
+            ids.execute("CREATE TABLE ids (id PRIMARY KEY) WITHOUT ROWID")
             id_type = ""
             for number in itertools.count():
                 start = source.position
@@ -151,7 +152,10 @@ class BulkJob:
                 repeated: tuple[int, ...] = ()
                 if has_ids or number == 0:
                     usable = self._usable(start.rows, records, id_type, needed=number == 0)
-                    repeated = tuple(row.number for row in usable if ids and not ids.add(row.id))
+                    # Row numbers, the ids without `id_column`, never repeat.
+                    add = "INSERT OR IGNORE INTO ids VALUES (?)"
+                    added = ((row, ids.execute(add, (row.id,)).rowcount) for row in usable)
+                    repeated = tuple(row.number for row, count in added if not count)
                 digest = _digest(records, id_type, repeated) if self.is_streamed else ""
                 yield Part(file, number, start, len(records), id_type, repeated, digest), records
 

@@ -1,7 +1,7 @@
 """Check texts, and pack token ids into one row."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -24,6 +24,11 @@ def check_text(index: int, text: object) -> None:
         ) from error
 
 
+def ends_of(sizes: Iterable[int]) -> Tensor:
+    """The borders of texts with these sizes in a packed row, on the CPU."""
+    return torch.tensor([0, *itertools.accumulate(sizes)], dtype=torch.int32, device="cpu")
+
+
 def packed_inputs(
     rows: Sequence[Ids], types: Sequence[Ids] | None, device: torch.device
 ) -> dict[str, Tensor]:
@@ -38,10 +43,9 @@ def packed_inputs(
         `input_ids` (1, T), `cu_seq_lens_q` (sequences + 1,) on the CPU, and `token_type_ids`
         (1, T) if `types` are given.
     """
-    ends = list(itertools.accumulate(map(len, rows), initial=0))
     inputs = {
         "input_ids": torch.tensor([list(itertools.chain(*rows))], device=device),
-        "cu_seq_lens_q": torch.tensor(ends, dtype=torch.int32, device="cpu"),
+        "cu_seq_lens_q": ends_of(map(len, rows)),
     }
     if types is not None:
         inputs["token_type_ids"] = torch.tensor([list(itertools.chain(*types))], device=device)

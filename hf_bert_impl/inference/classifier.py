@@ -56,9 +56,7 @@ class TextClassifier:
         names = self.model.config.id2label
         return [str(names[number]) for number in sorted(names)]
 
-    def logits(
-        self, texts: Sequence[str], pairs: Sequence[str] | None = None
-    ) -> np.ndarray[Any, Any]:
+    def logits(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> np.ndarray:
         """Scores texts.
 
         Args:
@@ -74,16 +72,15 @@ class TextClassifier:
             ValueError: A logit is NaN or infinite.
         """
         rows = self._tokenize(self._items(texts, pairs))
-        parts = [np.empty((0, self.model.config.num_labels), np.float32)]
-        for batch in cut_batches(rows, len, token_budget=self.token_budget):
-            parts.append(self._compute(batch))
-        logits = np.concatenate(parts)
+        batches = cut_batches(rows, len, token_budget=self.token_budget)
+        none = np.empty((0, self.model.config.num_labels), np.float32)
+        logits = np.concatenate([none, *map(self._compute, batches)])
         check_numbers(logits, self.model)
         return logits
 
     async def logits_async(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None
-    ) -> tuple[np.ndarray[Any, Any], int]:
+    ) -> tuple[np.ndarray, int]:
         """Scores one text or more without blocking the event loop; see `TextEncoder.encode_async`.
 
         Arguments and errors are as in `logits`.
@@ -121,25 +118,29 @@ class TextClassifier:
         return [_Row(ids, types) for ids, types in zip(*ids_and_types(encoded), strict=True)]
 
     @torch.inference_mode()
-    def _compute(self, rows: list[_Row], kind: int = 0) -> np.ndarray[Any, Any]:
+    def _compute(self, rows: list[_Row], kind: int = 0) -> np.ndarray:
         """(n, L) float32 logits of a batch."""
         inputs = packed_inputs(
             [row.ids for row in rows], [row.types for row in rows], self.model.device
         )
         self.tokens += inputs["input_ids"].shape[1]
-        logits: torch.Tensor = self.model(**inputs, return_dict=True).logits
-        return logits.float().cpu().numpy()
+        return self.model(**inputs, return_dict=True).logits.float().cpu().numpy()
 
-    def probabilities(self, logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Converts logits (N, L) into probabilities; a regression's values stay as they are.
+    def probabilities(self, logits: np.ndarray, function: str | None = None) -> np.ndarray:
+        """Converts logits (N, L) into probabilities.
 
-        The softmax, or the sigmoid of each label if there is one label or `problem_type` is
-        "multi_label_classification".
+        Args:
+            logits: From `logits`.
+            function: "softmax", "sigmoid" or "none". None takes "none" for a regression, "sigmoid"
+                if there is one label or `problem_type` is "multi_label_classification", otherwise
+                "softmax".
         """
-        kind = self.model.config.problem_type
-        if kind == "regression":
+        if function is None:
+            kind = self.model.config.problem_type
+            is_each = kind == "multi_label_classification" or logits.shape[1] == 1
+            function = "none" if kind == "regression" else "sigmoid" if is_each else "softmax"
+        if function == "none":
             return logits
         scores = torch.from_numpy(logits).double()
-        if kind == "multi_label_classification" or logits.shape[1] == 1:
-            return scores.sigmoid().float().numpy()
-        return scores.softmax(dim=-1).float().numpy()
+        scores = scores.sigmoid() if function == "sigmoid" else scores.softmax(dim=-1)
+        return scores.float().numpy()

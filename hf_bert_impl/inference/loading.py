@@ -85,22 +85,21 @@ class CheckedBert(BertModel):
         return model
 
 
-def class_to_load(path: str, name: str, place: Mapping[str, Any]) -> Any:
+def class_to_load(path: str, name: str) -> Any:
     """The class to load a checkpoint: this package's, or transformers' for another family.
 
     Args:
         path: A folder or a hub id.
         name: The class for BERT, such as "BertForQuestionAnswering".
-        place: As for `load_tokenizer`.
     """
-    own = in_family(name, _fields(path, CONFIG_NAME, place).get("model_type"))
+    own = in_family(name, _fields(path, CONFIG_NAME, {}).get("model_type"))
     return getattr(modeling_bert if own == name else transformers, own)
 
 
-def load_config(path: str, place: Mapping[str, Any]) -> Any:
-    """The config of a checkpoint of BERT or of another family; arguments as for `class_to_load`."""
-    kind = class_to_load(path, "BertModel", place).config_class
-    return kind.from_pretrained(path, trust_remote_code=False, **place)
+def load_config(path: str) -> Any:
+    """The config of a checkpoint of BERT or of another family: a folder or a hub id."""
+    kind = class_to_load(path, "BertModel").config_class
+    return kind.from_pretrained(path, trust_remote_code=False)
 
 
 def prepare_model(model: Any, dtype: str | torch.dtype | None) -> Any:

@@ -65,17 +65,17 @@ def best_tokens(
     scores = head(states).float()  # (masks, V)
     check_numbers(scores, model)
     best = scores.softmax(dim=-1).topk(min(top_k, scores.shape[-1]))
-    masks = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-
-    def predictions() -> list[dict[str, Any]]:
-        indices, probabilities = next(masks)
-        tokens = tokenizer.convert_ids_to_tokens(indices)
-        columns = zip(tokens, indices, probabilities, strict=True)
-        return [dict(zip(("token", "id", "probability"), row, strict=True)) for row in columns]
-
+    convert = tokenizer.convert_ids_to_tokens
+    predictions = (
+        [
+            {"token": token, "id": index, "probability": probability}
+            for token, index, probability in zip(convert(indices), indices, values, strict=True)
+        ]
+        for indices, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    )
     return [
         [
-            {"position": position, "predictions": predictions()}
+            {"position": position, "predictions": next(predictions)}
             for position, token in enumerate(row)
             if token == mask_id
         ]

@@ -17,7 +17,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from functools import partial
 from inspect import signature
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from torch import Tensor, nn
 
 from hf_bert_impl.data.token_budget import TOKEN_BUDGET, cut_batches
 from hf_bert_impl.families.adapter import has_adapter, is_masked_lm
+from hf_bert_impl.inference.batching import ends_of
 from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
 
 #: The default batch size of sentence-transformers.
@@ -77,20 +77,19 @@ class Row:
         return int((self.tokens or self.shared)["input_ids"].shape[1])
 
 
-class PackingCollator:
+def pack_tokens(examples: Sequence[Mapping[str, list[int]]]) -> Features:
     """Packs the texts of a batch into one row, like `DataCollatorWithFlattening`.
 
     It also keeps `token_type_ids`.
-    """
 
-    def __call__(self, examples: Sequence[Mapping[str, list[int]]]) -> Features:
-        """Packs lists of tokens: (1, T) per feature, and `cu_seq_lens_q` (texts + 1,)."""
-        features: Features = {}
-        for name in examples[0]:
-            tokens = itertools.chain.from_iterable(map(itemgetter(name), examples))
-            features[name] = torch.tensor([list(tokens)])
-        features["cu_seq_lens_q"] = _ends(map(len, map(itemgetter("input_ids"), examples)))
-        return features
+    Returns:
+        (1, T) per feature, and `cu_seq_lens_q` (texts + 1,).
+    """
+    features: Features = {
+        name: torch.tensor([list(itertools.chain(*(one[name] for one in examples)))])
+        for name in examples[0]
+    }
+    return features | {"cu_seq_lens_q": ends_of(len(one["input_ids"]) for one in examples)}
 
 
 def use_packed_loop(encoder: nn.Module) -> None:
@@ -120,7 +119,7 @@ def use_packed_loop(encoder: nn.Module) -> None:
     vars(encoder).update({name: partial(do, encoder) for name, do in _METHODS.items()})
     for module in packable(encoder):
         vars(module)["can_flatten_inputs"] = True
-        vars(module)["data_collator"] = PackingCollator()
+        vars(module)["data_collator"] = pack_tokens
         vars(module)["_flatten_position_offset"] = 0
         vars(module)["_should_flatten_inputs"] = partial(_should_pack, module)
         if module.model_forward_params is not None:
@@ -205,12 +204,7 @@ def packed(rows: Sequence[Row]) -> Features:
     if not rows[0].is_packed:
         return dict(rows[0].shared)
     tokens = {name: torch.cat([row.tokens[name] for row in rows], dim=1) for name in rows[0].tokens}
-    return tokens | {"cu_seq_lens_q": _ends(map(len, rows))} | rows[0].shared
-
-
-def _ends(sizes: Iterable[int]) -> Tensor:
-    """The boundaries of the texts of a packed row."""
-    return torch.tensor([0, *itertools.accumulate(sizes)], dtype=torch.int32)
+    return tokens | {"cu_seq_lens_q": ends_of(map(len, rows))} | rows[0].shared
 
 
 def _tokenized(
@@ -295,18 +289,16 @@ def packed_features(encoder: Any, inputs: list[Any], **options: Any) -> Features
     """The result of `preprocess` within the loop: a packed row if all modules take it."""
     token = _packing.set(True)
     try:
-        features: Features = type(encoder).preprocess(encoder, inputs, **options)
+        return type(encoder).preprocess(encoder, inputs, **options)
     finally:
         _packing.reset(token)
-    return features
 
 
 def _preprocess(encoder: Any, inputs: Any, *arguments: Any, **options: Any) -> Features:
     """Replaces `preprocess`: rows are already tokenized."""
     if len(inputs) and isinstance(inputs[0], Row):
         return packed(inputs)
-    found: Features = type(encoder).preprocess(encoder, inputs, *arguments, **options)
-    return found
+    return type(encoder).preprocess(encoder, inputs, *arguments, **options)
 
 
 def _input_length(encoder: Any, entry: Any) -> int:

@@ -173,7 +173,7 @@ class QuestionAnsweringPipeline(Pipeline):
         options = loading_options(dtype, prepare)
         path = os.fspath(path)
         check_folder(path, {})
-        kind = class_to_load(path, "BertForQuestionAnswering", {})
+        kind = class_to_load(path, "BertForQuestionAnswering")
         load = functools.partial(kind.from_pretrained, path, **options)
         remedy = "name a model fine-tuned for question answering"
         model = load_checked(load, path, kind.__name__, remedy)
@@ -213,10 +213,9 @@ class QuestionAnsweringPipeline(Pipeline):
             args, {k: kwargs.pop(k) for k in ("question", "context") if k in kwargs}
         )
         batch_size = kwargs.pop("batch_size", self._batch_size)
-        pre, post = self._by_step(kwargs)
+        _, post = self._by_step(kwargs)
         answers = (
-            self.postprocess(scored, **post)
-            for scored in self._answers(inputs, batch_size, pre, post)
+            self.postprocess(scored, **post) for scored in self._answers(inputs, batch_size, kwargs)
         )
         if not isinstance(inputs, list):
             return answers
@@ -244,12 +243,11 @@ class QuestionAnsweringPipeline(Pipeline):
         return await self._joined.run([(pair, cutting) for pair in pairs], 0, finish)
 
     def _cut_questions(self, items: list[tuple[Pair, dict[str, Any]]]) -> list[_Question]:
-        questions: list[_Question] = []
-        for cutting, alike in itertools.groupby(items, key=operator.itemgetter(1)):
-            questions.extend(
-                map(_Question, self.preprocess([pair for pair, _ in alike], **cutting))
-            )
-        return questions
+        return [
+            _Question(windows)
+            for cutting, alike in itertools.groupby(items, key=operator.itemgetter(1))
+            for windows in self.preprocess([pair for pair, _ in alike], **cutting)
+        ]
 
     def _question_logits(self, questions: list[_Question], kind: int) -> list[Scored]:
         return list(self._scored([question.windows for question in questions], None))
@@ -271,20 +269,16 @@ class QuestionAnsweringPipeline(Pipeline):
         Raises:
             ValueError: A question or a context is empty, or a number is out of range.
         """
-        pre, post = self._by_step(parameters)
-        yield from self._answers(pairs, batch_size or self._batch_size, pre, post)
+        return self._answers(pairs, batch_size or self._batch_size, parameters)
 
     def _answers(
-        self,
-        pairs: Iterable[Pair],
-        batch_size: int | None,
-        preprocess: dict[str, Any],
-        postprocess: dict[str, Any],
+        self, pairs: Iterable[Pair], batch_size: int | None, parameters: dict[str, Any]
     ) -> Iterator[Answers]:
+        cutting, post = self._by_step(parameters)
         remaining = iter(pairs)
         while chunk := list(itertools.islice(remaining, QUESTIONS_AT_ONCE)):
-            for scored in self._scored(self.preprocess(chunk, **preprocess), batch_size):
-                yield _best(scored, postprocess, self.model)
+            for scored in self._scored(self.preprocess(chunk, **cutting), batch_size):
+                yield _best(scored, post, self.model)
 
     def _scored(self, cut: list[list[Window]], batch_size: int | None) -> Iterator[Scored]:
         """The windows of each question with their logits."""
@@ -294,19 +288,17 @@ class QuestionAnsweringPipeline(Pipeline):
 
     def _window_logits(self, windows: Sequence[Window], batch_size: int | None) -> list[Logits]:
         """Scores windows in batches of similar lengths; returns the logits in the given order."""
-        order = sorted(range(len(windows)), key=lambda n: -len(windows[n]))
-        found: list[Logits] = [(np.empty(0), np.empty(0))] * len(windows)
-        if self.token_budget == 1:
-            batch_size = 1
-        budget = None if batch_size else self.token_budget
         lengths = [len(window) for window in windows]
-        for batch in cut_batches(
-            order, lengths.__getitem__, token_budget=budget, batch_size=batch_size
-        ):
+        order = sorted(range(len(windows)), key=lambda n: -lengths[n])
+        logits: dict[int, Logits] = {}
+        # A budget of 1 makes each window a batch of its own.
+        budget = None if batch_size and self.token_budget != 1 else self.token_budget
+        limits = {"token_budget": budget, "batch_size": batch_size}
+        for batch in cut_batches(order, lengths.__getitem__, **limits):
             outputs = self.forward({"windows": [windows[n] for n in batch]})
             for number, start, end in zip(batch, outputs["start"], outputs["end"], strict=True):
-                found[number] = start.numpy(), end.numpy()
-        return found
+                logits[number] = start.numpy(), end.numpy()
+        return [logits[number] for number in range(len(windows))]
 
     def _limit(self) -> int | None:
         """Maximum number of tokens of the model; None if its config does not tell."""
@@ -322,10 +314,8 @@ class QuestionAnsweringPipeline(Pipeline):
                         f"The {name} is empty (question {question[:60]!r}, context "
                         f"{context[:60]!r}). Add its text."
                     )
-        limit = self._limit() or MAX_SEQ_LEN
-        default = min(MAX_SEQ_LEN, limit, self.tokenizer.model_max_length)
-        max_seq_len = parameters.pop("max_seq_len", default)
-        return cut_windows(self.tokenizer, input_, max_seq_len=max_seq_len, **parameters)
+        limits = (MAX_SEQ_LEN, self._limit() or MAX_SEQ_LEN, self.tokenizer.model_max_length)
+        return cut_windows(self.tokenizer, input_, **{"max_seq_len": min(limits)} | parameters)
 
     def _forward(self, input_tensors: Any, **parameters: Any) -> dict[str, list[Tensor]]:
         """Start and end logits of some windows, each (W,), float32."""
@@ -369,9 +359,8 @@ class QuestionAnsweringPipeline(Pipeline):
         if handle_impossible_answer is None:
             tuned = getattr(self.model.config, "null_score_diff_threshold", None)
             handle_impossible_answer = tuned is not None
-        threshold = null_score_diff_threshold
-        if threshold is None:
-            threshold = self.null_score_diff_threshold
+        if null_score_diff_threshold is None:
+            null_score_diff_threshold = self.null_score_diff_threshold
         answers = [
             {
                 "score": span.probability,
@@ -382,8 +371,8 @@ class QuestionAnsweringPipeline(Pipeline):
             for span in model_outputs.spans
         ]
         if handle_impossible_answer:
-            scores = [span.score for span in model_outputs.spans]
-            place = sum(model_outputs.null_score - score <= threshold for score in scores)
+            leads = (model_outputs.null_score - span.score for span in model_outputs.spans)
+            place = sum(lead <= null_score_diff_threshold for lead in leads)
             null = {"score": model_outputs.null_probability, "start": 0, "end": 0, "answer": ""}
             answers.insert(place, null)
         answers = answers[:top_k]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -56,12 +56,6 @@ def answer_records(
     pipeline: QuestionAnsweringPipeline, records: Iterable[dict[str, Any]]
 ) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
     """Each record of `read_questions` with its answers, in order."""
-    asked: deque[dict[str, Any]] = deque()
-
-    def remembered() -> Iterator[dict[str, Any]]:
-        for record in records:
-            asked.append(record)
-            yield record
-
-    for answers in pipeline(remembered()):
-        yield asked.popleft(), answers if isinstance(answers, list) else [answers]
+    asked, given = itertools.tee(records)
+    for record, answers in zip(given, pipeline(asked), strict=True):
+        yield record, answers if isinstance(answers, list) else [answers]

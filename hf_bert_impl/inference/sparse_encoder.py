@@ -70,14 +70,12 @@ class SpladeFold:
         if serves:
             features.pop("token_embeddings", None)
             return features
-        found: Features = type(transformer).forward(transformer, features, **options)
-        return found
+        return type(transformer).forward(transformer, features, **options)
 
     def pool(self, pooling: Any, features: Features) -> Features:
         """A pooling's `forward`: vectors from scores if given, else from ids."""
         if "token_embeddings" in features:
-            found: Features = type(pooling).forward(pooling, features)
-            return found
+            return type(pooling).forward(pooling, features)
         batch = {name: features[name] for name in _READ if features.get(name) is not None}
         vectors = splade_vectors(
             self.transformer.model,

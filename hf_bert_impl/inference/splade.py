@@ -190,5 +190,4 @@ def _reduce(
 
     if not torch.is_grad_enabled():
         return reduced(states)
-    found: list[Tensor] = checkpoint(reduced, states, use_reentrant=False, preserve_rng_state=False)
-    return found
+    return checkpoint(reduced, states, use_reentrant=False, preserve_rng_state=False)

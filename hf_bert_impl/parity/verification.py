@@ -60,7 +60,7 @@ def verify_checkpoint(
     if asked.tolerance is not None:
         tolerance = asked.tolerance
     name = checkpoints.class_name(checkpoint, head)
-    config = load_config(checkpoint.path, {})
+    config = load_config(checkpoint.path)
     if checkpoint.is_bert:
         require_reference(config)
     choices = CHOICES if name.endswith("ForMultipleChoice") else 0

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import torch
 
 from hf_bert_impl.checkpoints import open_checkpoint
 from hf_bert_impl.data.option_ranges import Range
@@ -38,7 +37,7 @@ class ModelInfo:
     labels: tuple[str, ...] = ()
     """Labels of a classifier."""
     max_length: int | None = None
-    """Tokens at which a text or a pair is cut."""
+    """Tokens at which a text or a pair is cut; None for contexts, which are never cut."""
     dtype: str = "float32"
     """The precision of the weights."""
 
@@ -126,14 +125,12 @@ class ModelWorker:
         self._uncut("", truncation=False)
         self._compute = getattr(self, f"_{task}")
         self._bert = self.predictor.transformers_model if is_encoder else self.predictor.model
-        #: Tokens at which a text or a pair is cut; None for contexts, which are never cut.
         length = "max_seq_length" if is_encoder else "max_length"
-        self._max_length: int | None = getattr(self.predictor, length, None)
         self.info = ModelInfo(
             name,
             task,
             labels=tuple(self.predictor.labels) if task == "classify" else (),
-            max_length=self._max_length,
+            max_length=getattr(self.predictor, length, None),
             dtype=str(self._bert.dtype).removeprefix("torch."),
         )
 
@@ -206,12 +203,7 @@ class ModelWorker:
         columns = zip(*pairs, strict=True) if pairs else (items,)
         classifier = await self._cutting(items, **cut)
         logits, tokens = await classifier.logits_async(*columns)
-        if function is None:
-            return classifier.probabilities(logits), tokens
-        scores = torch.from_numpy(logits).double()
-        if function != "none":
-            scores = scores.sigmoid() if function == "sigmoid" else scores.softmax(-1)
-        return scores.float().numpy(), tokens
+        return classifier.probabilities(logits, function), tokens
 
     async def _answer(self, pairs: list[Any], **options: Any) -> tuple[Any, int]:
         answers, tokens = await self.predictor.answer_async(pairs, **options)
@@ -226,7 +218,7 @@ class ModelWorker:
             InputError: An item is longer than the model takes, and the request forbids cutting.
         """
         if not truncate:
-            limit = self._max_length or 0
+            limit = self.info.max_length or 0
             for index, length in enumerate(await asyncio.to_thread(self._lengths, items)):
                 if length > limit:
                     raise InputError(
@@ -266,6 +258,6 @@ class ModelWorker:
         ]
 
 
-def scores_in_order(scores: np.ndarray[Any, Any]) -> list[int]:
+def scores_in_order(scores: np.ndarray) -> list[int]:
     """Indices of scores, the best first; equal scores stay in their order."""
     return [int(index) for index in np.argsort(-scores, kind="stable")]

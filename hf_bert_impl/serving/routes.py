@@ -182,5 +182,5 @@ def _text_of(index: int, document: str | dict[str, Any], fields: list[str]) -> s
     return "\n".join(values)
 
 
-def _base64(vector: np.ndarray[Any, Any]) -> str:
+def _base64(vector: np.ndarray) -> str:
     return base64.b64encode(np.ascontiguousarray(vector, dtype="<f4").tobytes()).decode("ascii")

@@ -6,6 +6,7 @@ Fine-tuning and evaluation share these classes, so that a score means the same i
 from __future__ import annotations
 
 import dataclasses
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from hf_bert_impl.data.documents import without_breaks
 from hf_bert_impl.data.option_ranges import check_length
-from hf_bert_impl.data.task_collator import Collator, Feature, ids_and_types, token_count
+from hf_bert_impl.data.task_collator import Feature, collate, ids_and_types, token_count
 from hf_bert_impl.data.task_files import Row, read_dataset, read_rows
 from hf_bert_impl.data.token_budget import cut_batches
 from hf_bert_impl.errors import InputError
@@ -177,7 +178,7 @@ class Task(ABC):
 
     def collator(self, tokenizer: Any) -> Callable[[Sequence[Feature]], dict[str, Tensor]]:
         """The function that batches features for training."""
-        return Collator(tokenizer.pad_token_id)
+        return functools.partial(collate, pad_id=tokenizer.pad_token_id)
 
     @abstractmethod
     def predict(self, model: Any, split: Split, tokenizer: Any) -> list[Any]:
@@ -244,7 +245,7 @@ class RowTask(Task):
 
     def scoring_collator(self, tokenizer: Any) -> Callable[[Sequence[Feature]], dict[str, Tensor]]:
         """The function that batches features for scoring, always in the same way."""
-        return Collator(tokenizer.pad_token_id)
+        return self.collator(tokenizer)
 
     def part(self, split: Split, number: int, count: int) -> Split:
         return Split(split.examples, cut(split.features, number, count))

@@ -51,7 +51,7 @@ def load_fine_tuned(
     Raises:
         ValueError: Weights of the head are missing, or weights are not finite.
     """
-    kind = class_to_load(os.fspath(path), head, {})
+    kind = class_to_load(os.fspath(path), head)
     load = partial(kind.from_pretrained, os.fspath(path))
     model = load_checked(load, path, kind.__name__, "name a model fine-tuned for it")
     if batch_invariant:  # before the kernels are chosen
@@ -82,7 +82,7 @@ def evaluate_task(
         ValueError: The data cannot be read or have unknown labels, or the model was not fine-tuned
             for the task.
     """
-    config = load_config(os.fspath(path), {})
+    config = load_config(os.fspath(path))
     tokenizer = load_tokenizer(os.fspath(path), {})
     length = sequence_length(task, tokenizer, config, max_length)
     examples = task.read(source)

@@ -36,8 +36,7 @@ def classification_metrics(gold: Any, predicted: Any, num_labels: int) -> Metric
     f1 = macro
     if num_labels == 2:
         f1 = sklearn.f1_score(gold, predicted, pos_label=1, average="binary", zero_division=0.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a set with a single class
+    with warnings.catch_warnings(action="ignore"):  # of a set with a single class
         matthews = sklearn.matthews_corrcoef(gold, predicted)
     return {
         "accuracy": float(sklearn.accuracy_score(gold, predicted)),
@@ -98,8 +97,8 @@ def entity_metrics(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[s
     """
     seqeval = require("seqeval.metrics", "train", PURPOSE)
     gold, predicted = [list(tags) for tags in gold], [list(tags) for tags in predicted]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of tags without a prefix, and of sets without entities
+    # Warns of tags without a prefix, and of sets without entities.
+    with warnings.catch_warnings(action="ignore"):
         return {
             "f1": float(seqeval.f1_score(gold, predicted)),
             "precision": float(seqeval.precision_score(gold, predicted)),

@@ -80,12 +80,12 @@ def draw_training(
 ) -> None:
     """Draws the training loss (epoch and value), and validation scores by name next to it."""
     figure, ((left, right),) = new_figure(9, 4, title, columns=2)
-    left.plot(*_columns(losses), color=COLOURS[0], linewidth=1.2)
+    left.plot(*np.reshape(losses, (-1, 2)).T, color=COLOURS[0], linewidth=1.2)
     left.set_ylabel("training loss")
     left.set_ylim(bottom=0)
     for index, (name, points) in enumerate(scores.items()):
-        colour = COLOURS[index % len(COLOURS)]
-        right.plot(*_columns(points), color=colour, marker="o", markersize=4, label=name)
+        style = {"color": COLOURS[index % len(COLOURS)], "marker": "o", "markersize": 4}
+        right.plot(*np.reshape(points, (-1, 2)).T, **style, label=name)
     for axis in (left, right):
         axis.set_xlabel("epoch")
         plain(axis)
@@ -95,7 +95,3 @@ def draw_training(
     else:
         right.remove()
     save(figure, file)
-
-
-def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    return [x for x, _ in points], [y for _, y in points]

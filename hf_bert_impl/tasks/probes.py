@@ -186,13 +186,13 @@ class Part:
         return Part(self.inputs[rows], self.labels[rows])
 
 
+@dataclasses.dataclass(frozen=True)
 class Probe:
     """Logistic regression with a chosen penalty."""
 
-    def __init__(self, protocol: str, num_labels: int, options: ProbeOptions) -> None:
-        self.best = PROTOCOLS[protocol]
-        self.num_labels = num_labels
-        self.options = options
+    protocol: str
+    num_labels: int
+    options: ProbeOptions
 
     def score(self, part: Part, predict: Predict) -> Metrics:
         predicted = predict(part.inputs)
@@ -216,12 +216,12 @@ class Probe:
             classes = np.unique(train.labels, return_counts=True)[1]
             fewest = min(classes) if self.num_labels else len(train.labels)
             pairs = self.folds(train, int(min(self.options.folds, fewest)))
-        totals = np.zeros(len(STRENGTHS))
+        totals, best = np.zeros(len(STRENGTHS)), PROTOCOLS[self.protocol]
         # One thread: steps are too short for more.
         with require("threadpoolctl", "train", "probing").threadpool_limits(1):
             for rest, held in pairs:
                 fits = self._fit(rest, STRENGTHS)
-                totals += [self.score(held, predict)[self.best] for predict in fits]
+                totals += [self.score(held, predict)[best] for predict in fits]
             return next(self._fit(train, [STRENGTHS[totals.argmax()]]))
 
     def _fit(self, train: Part, strengths: Sequence[float]) -> Iterator[Predict]:
@@ -234,8 +234,7 @@ class Probe:
             rows, labels, shares = _between_levels(train.labels)
             inputs = inputs[rows]
         for strength in strengths:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the optimizer stopped at max_iter
+            with warnings.catch_warnings(action="ignore"):  # the optimizer stopped at max_iter
                 model.set_params(C=strength).fit(inputs, labels, sample_weight=shares)
             if self.num_labels:
                 yield model.predict

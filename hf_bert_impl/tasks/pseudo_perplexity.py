@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from hf_bert_impl.data.option_ranges import check_length
-from hf_bert_impl.data.task_collator import Collator, Feature, token_count
+from hf_bert_impl.data.task_collator import Feature, collate, token_count
 from hf_bert_impl.data.token_budget import cut_batches
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.families.adapter import MaskedLM, is_masked_lm
@@ -87,11 +87,11 @@ def pseudo_perplexity(
                     row = {"input_ids": masked, "token_type_ids": [0] * len(ids)}
                     yield row | {"place": place, "gold": gold}
 
-    collator = Collator(tokenizer.pad_token_id)
     losses: list[float] = []
     right = 0
     for features in cut_batches(rows(), token_count, token_budget=TOKEN_BUDGET):
-        batch = {name: value.to(model.device) for name, value in collator(features).items()}
+        padded = collate(features, tokenizer.pad_token_id)
+        batch = {name: value.to(model.device) for name, value in padded.items()}
         places = torch.tensor([feature["place"] for feature in features], device=model.device)
         gold = torch.tensor([feature["gold"] for feature in features], device=model.device)
         states = model.base_model(**batch, return_dict=True).last_hidden_state  # (R, S, D)

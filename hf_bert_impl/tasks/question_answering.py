@@ -114,5 +114,4 @@ class QuestionAnswering(Task):
             model.config.null_score_diff_threshold = answers.threshold
 
     def score(self, split: Split, outputs: list[Any]) -> Metrics:
-        answers: squad.Predictions = outputs[0]
-        return answers.score(Squad(tuple(split.examples), self.version))
+        return outputs[0].score(Squad(tuple(split.examples), self.version))

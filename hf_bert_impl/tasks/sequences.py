@@ -76,7 +76,7 @@ class _SequenceTask(RowTask):
         check_numbers(logits, model)
         return list(logits.float().cpu().numpy())
 
-    def gold(self, split: Split) -> np.ndarray[Any, Any]:
+    def gold(self, split: Split) -> np.ndarray:
         """The labels of all examples in the form of the loss."""
         return np.array([feature["labels"] for feature in split.features])
 

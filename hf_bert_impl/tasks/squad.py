@@ -32,11 +32,9 @@ MAX_ANSWER_LEN = 30
 NA_PROB_THRESHOLD = 1.0
 
 #: Files of `evaluate_checkpoint`: the answers, and for v2.0 the inputs of the threshold's decision.
-PREDICTIONS, SPANS, DIFFERENCES = (
-    "predictions.json",
-    "predictions_without_null.json",
-    "null_score_diffs.json",
-)
+PREDICTIONS = "predictions.json"
+SPANS = "predictions_without_null.json"
+DIFFERENCES = "null_score_diffs.json"
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -172,7 +170,7 @@ def predict_squad(
     answered = pipeline.find_answers(pairs, max_answer_len=max_answer_len, **parameters)
     texts, differences = {}, {}
     for question, answers in zip(questions, answered, strict=True):
-        texts[question.id] = answers.best_text()
+        texts[question.id] = answers.text(answers.spans[0])
         differences[question.id] = answers.null_score_diff
         advance(1)
     return Predictions(texts, differences, pipeline.null_score_diff_threshold)
@@ -222,7 +220,9 @@ def evaluate_checkpoint(
     texts, differences = predictions.texts, predictions.null_score_diffs
     if tune_threshold:
         predictions.threshold = tune_null_threshold(squad, texts, differences)
-        store_null_threshold(path, predictions.threshold)
+        tuned = {"null_score_diff_threshold": predictions.threshold}
+        config = read_json(Path(path) / "config.json", "the config of a model")
+        write_json(path, {"config.json": config | tuned})
     elif null_score_diff_threshold is not None:
         predictions.threshold = null_score_diff_threshold
     if output is not None:
@@ -241,17 +241,6 @@ def decide(
     return {
         key: "" if null_score_diffs[key] > threshold else text for key, text in predictions.items()
     }
-
-
-def store_null_threshold(folder: str | Path, threshold: float) -> None:
-    """Writes `null_score_diff_threshold` into the config.json of a model's folder.
-
-    Raises:
-        ValueError: The folder has no config.json, or a damaged one.
-    """
-    config = read_json(Path(folder) / "config.json", "the config of a model")
-    config["null_score_diff_threshold"] = threshold
-    write_json(folder, {"config.json": config})
 
 
 def write_json(folder: str | Path, files: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def gold_score(value: Any, place: str) -> float:
 
 def similarities(
     encode: Callable[[list[str]], Any], pairs: Sequence[tuple[str, str]]
-) -> np.ndarray[Any, Any]:
+) -> np.ndarray:
     """The cosine (N,) of each of N pairs, float64.
 
     Args:
@@ -128,13 +129,11 @@ def evaluate_sts(
         The score over all pairs, and the score of each file by name.
     """
     cosines = similarities(encode, [pair for file in files for pair in file.pairs])
-    by_file, start = {}, 0
-    for file in files:
-        by_file[file.name] = _score(file.gold, cosines[start : start + len(file.gold)])
-        start += len(file.gold)
+    rest = iter(cosines)
+    by_file = {file.name: _score(file.gold, [*islice(rest, len(file.gold))]) for file in files}
     return _score([gold for file in files for gold in file.gold], cosines), by_file
 
 
-def _score(gold: Sequence[float], cosines: np.ndarray[Any, Any]) -> StsScore:
+def _score(gold: Sequence[float], cosines: Any) -> StsScore:
     figures = regression_metrics(gold, cosines)
     return StsScore(len(gold), 100 * figures["spearman"], 100 * figures["pearson"])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from hf_bert_impl.data.task_collator import Feature
@@ -117,9 +115,9 @@ class TokenClassification(RowTask):
         return metrics.entity_metrics(gold, self.tags(split, outputs))
 
     def draw(self, file: Path, split: Split, outputs: list[Any], title: str) -> bool:
-        number = {name: index for index, name in enumerate(self.labels)}
-        chain = itertools.chain.from_iterable
-        gold = np.array([number[tag] for tag in chain(e.label for e in split.examples)])
-        predicted = np.array([number[tag] for tag in chain(self.tags(split, outputs))])
+        gold, predicted = (
+            [self.labels.index(tag) for tags in sentences for tag in tags]
+            for sentences in ([e.label for e in split.examples], self.tags(split, outputs))
+        )
         pictures.draw_confusion_matrix(file, title, gold, predicted, self.labels)
         return True

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_bert_impl import BertTokenizer
-from hf_bert_impl.data.answer_spans import Answers, Span, best_answers
+from hf_bert_impl.data.answer_spans import best_answers
 from hf_bert_impl.data.windows import cut_windows
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] who what ? . the a cat dog ##s ##ed sat"
@@ -107,14 +107,3 @@ def test_spans_are_widened_to_words():
     assert words.text(words.spans[0]) == "cats sated"
     assert pieces.text(pieces.spans[0]) == "s sat"
     assert words.spans[0].probability == pieces.spans[0].probability
-
-
-# --- the null answer -------------------------------------------------------------------------
-
-
-def test_the_null_answer_wins_above_the_threshold():
-    answers = Answers("the cat", (Span(4, 7, 2.5, 0.4),), null_score=4.0, null_probability=0.5)
-    assert answers.best_text() == "cat"
-    assert answers.best_text(2.0) == "cat"
-    assert answers.best_text(1.5) == "cat"  # not above it
-    assert answers.best_text(1.4) == ""

@@ -118,9 +118,3 @@ def test_places_in_the_text(tokenizer, text, pieces, words):
 def test_lengths_that_do_not_fit(tokenizer, options, message):
     with pytest.raises(ValueError, match=message):
         one(tokenizer, "who sat ?", "the cat sat on a mat .", **options)
-
-
-@pytest.mark.parametrize("context", ["", "  \n", "\u200b\u0301"])
-def test_empty_contexts(tokenizer, context):
-    with pytest.raises(ValueError, match="the context of the question 'who' is empty"):
-        cut_windows(tokenizer, [("what", "the cat"), ("who", context)])

@@ -191,18 +191,6 @@ def test_contexts_without_a_token_are_set_apart(job, models, rows, count):
     assert all(TEXTS[n][it["start"] : it["end"]] == it["answer"] for n, it in answers.items())
 
 
-def test_a_vector_that_cannot_be_stored_is_set_apart(job, monkeypatch):
-    compute = EmbedTexts.compute
-
-    def large(self, *texts):
-        return (compute(self, *texts)[0] * [[1e7 if "number 7" in it else 1] for it in texts[0]],)
-
-    monkeypatch.setattr(EmbedTexts, "compute", large)
-    run_job(dataclasses.replace(job, precision="float16"), Engine())
-    assert [entry["row"] for entry in rejects(job.output)] == [7]
-    assert len(finished(job.output)) == len(TEXTS) - 1
-
-
 def test_a_part_of_bad_rows_alone(job, rows, models):
     """It has the columns of the others, without a row."""
     lines = [{"text": text if n < 9 else None, "id": n} for n, text in enumerate(TEXTS)]
