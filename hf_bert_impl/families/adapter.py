@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate
 from math import log
 from operator import attrgetter
@@ -26,7 +26,7 @@ from hf_bert_impl.families.table import FIELDS, LAYER, Family, family_of
 from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.inputs import TOTALS, Inputs, check_positions
 from hf_bert_impl.model.kernels import Kernels
-from hf_bert_impl.model.layout import Encoded, Layout, plan, scatter
+from hf_bert_impl.model.layout import Encoded, Layout, Wanted, plan, scatter
 from hf_bert_impl.model.linear import linear, type_name
 from hf_bert_impl.model.losses import IGNORE_INDEX
 from hf_bert_impl.model.modeling_bert import BertModel
@@ -46,6 +46,7 @@ _SERVED = {
 #: Heads that compute each token by itself, by the end of their class's name.
 TOKEN_HEADS = ("ForMaskedLM", "ForTokenClassification", "ForPreTraining")
 TEXT_HEAD = "ForSequenceClassification"
+_REPLICATE = "_replicate_for_data_parallel"
 
 
 @dataclass
@@ -211,11 +212,10 @@ class FamilyModel(BertModel):
             if route.is_packed:
                 wanted = self._complete(self._required(inputs, given), False, inputs, route)
                 layout = plan(inputs, wanted, route)
-                if self.relative_bias is None:
+                if self.relative_bias is None or self._add_bias(layout):
                     return self._encode_packed(inputs, layout, requests, {})
-                if route in (Route.ROWS, Route.SINGLE) and _is_gapless(layout):
-                    longest = max(group.queries for group in layout.groups)
-                    layout.bias = relative_bias(self.relative_bias, longest)
+                if not self.config.batch_invariant:
+                    layout = self._grid_with_bias(inputs, wanted)
                     return self._encode_packed(inputs, layout, requests, {})
                 reason = "a mask with holes, or a row without tokens"
             elif inputs.is_packed:
@@ -227,6 +227,25 @@ class FamilyModel(BertModel):
         if self.config.batch_invariant:
             self._check_batch_invariant(reason, "eager", self.device)
         return None
+
+    def _add_bias(self, layout: Layout) -> bool:
+        """Adds relative positions to a layout if all its sequences can share them."""
+        if layout.route not in (Route.ROWS, Route.SINGLE) or not _is_gapless(layout):
+            return False
+        longest = max(group.queries for group in layout.groups)
+        layout.bias = relative_bias(self.relative_bias, longest)
+        return True
+
+    def _grid_with_bias(self, inputs: Inputs, wanted: Wanted) -> Layout:
+        """A layout whose tokens attend in the padded batch, by their original positions."""
+        layout = plan(inputs, wanted._replace(is_eager=True), Route.GRID)
+        bias = relative_bias(self.relative_bias, layout.grid[1])[None]
+        if layout.mask is not None:
+            is_padding = layout.mask.to(bias.device) == 0
+            # A finite minimum: stock averages over a row without attended tokens.
+            bias = bias.masked_fill(is_padding[:, None, None], torch.finfo(bias.dtype).min)
+        layout.mask = bias  # (1 or R, H, L, L)
+        return layout
 
     def _follow(self) -> None:
         """Takes over what may be set in the stock model's config at any time."""
@@ -351,7 +370,7 @@ def _is_gapless(layout: Layout) -> bool:
     return (last - first + 1).tolist() == lengths
 
 
-def relative_bias(embedding: nn.Module, length: int) -> Tensor:
+def relative_bias(embedding: Any, length: int) -> Tensor:
     """(H, L, L), the term of relative positions in the scores (Raffel et al. 2020, section 2.1).
 
     Args:
@@ -562,6 +581,18 @@ def put_in_place(model: Any, forward: Forward) -> None:
     vars(bare)["forward"] = forward
     if bare is not model:
         vars(model)["forward"] = HeadForward(model)
+    for part in (bare, model):
+        vars(part)[_REPLICATE] = partial(_replicate, part)
+
+
+def _replicate(model: Any) -> Any:
+    """Makes a replica for `nn.DataParallel`, which computes by stock's `forward`.
+
+    `Forward` computes by the parameters of one model, and a replica has its own.
+    """
+    replica = getattr(type(model), _REPLICATE)(model)
+    del replica.forward
+    return replica
 
 
 def adapt(model: Any, dtype: torch.dtype | str | None) -> Any:
@@ -582,7 +613,7 @@ def remove(model: Any) -> None:
     """Undoes `put_in_place`."""
     for module in model.modules():
         if isinstance(vars(module).get("forward"), _InPlace):
-            del module.forward
+            del module.forward, vars(module)[_REPLICATE]
             for part in module.modules():
                 vars(part).pop("packed", None)  # which `drop` leaves there, empty
 

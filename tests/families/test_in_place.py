@@ -76,6 +76,20 @@ def test_copies_and_files(prefix, dtype, tmp_path):
     assert {p.dtype for p in model.parameters()} == {torch.float32}
 
 
+def test_replicas_of_data_parallel(prefix):
+    """Each computes by parameters of its own; replicas are made here as for several GPUs."""
+    stock = random_stock(f"{prefix}ForSequenceClassification", 2)
+    model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
+    replicas = {part: part._replicate_for_data_parallel() for part in model.modules()}
+    for part, replica in replicas.items():
+        replica._modules.update({name: replicas[child] for name, child in part._modules.items()})
+        replica._parameters.update({name: p * 1.1 for name, p in part._parameters.items()})
+    batch = random_batch(stock, "right")
+    assert torch.equal(call(nn.DataParallel(model), batch).logits, call(model, batch).logits)
+    step(stock)
+    assert_close(call(replicas[model], batch), call(stock, batch), attended(batch))
+
+
 def new_linear(model):
     for module in model.base_model.modules():
         for name, part in module.named_children():
