@@ -16,6 +16,7 @@ from functools import cache, partial
 from itertools import accumulate
 from math import log
 from operator import attrgetter
+from types import CodeType
 from typing import Any
 
 import torch
@@ -261,10 +262,9 @@ class FamilyModel(BertModel):
 
     def _why_stock(self, given: dict[str, Any]) -> str | None:
         """Why packed rows do not serve a call, whatever its batch is; None if they may."""
-        others = given.keys() - _SERVED
-        asked = next((name for name in others if given[name] not in (None, False)), None)
-        if asked is not None:
-            return f"the argument {asked}"
+        for name in given.keys() - _SERVED:
+            if given[name] is not None and given[name] is not False:
+                return f"the argument {name}"
         if self.bare_config.output_attentions:
             return "output_attentions"
         reading = _reading.get()
@@ -409,6 +409,18 @@ class _InPlace:
     def __signature__(self) -> inspect.Signature:
         return inspect.signature(type(self.model).forward.__get__(self.model))
 
+    @property
+    def __code__(self) -> CodeType:
+        """As of the model's own `forward`; `torch.export` reads it."""
+        code: CodeType = type(self.model).forward.__code__
+        return code
+
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a call, by name."""
+        if args and args[0] is self.model:  # accelerate's `unwrap_model` binds it as a method
+            args = args[1:]
+        return dict(zip(self.names, args, strict=False)) | kwargs
+
     def stock(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own `forward`."""
         return type(self.model).forward(self.model, *args, **kwargs)
@@ -426,7 +438,7 @@ class Forward(_InPlace):
         if torch.compiler.is_compiling() or torch.jit.is_tracing():
             return self.stock(*args, **kwargs)
         reading = _reading.get()
-        given = dict(zip(self.names, args, strict=False)) | kwargs
+        given = self.arguments(args, kwargs)
         given |= {} if reading is None else reading.totals
         returns_dict = given.get("return_dict")
         if returns_dict is None:
@@ -460,7 +472,7 @@ class HeadForward(_InPlace):
         """The output of stock's `forward`; scores at padding are zero or computed from zeros."""
         if torch.compiler.is_compiling() or torch.jit.is_tracing():
             return self.stock(*args, **kwargs)
-        given = dict(zip(self.names, args, strict=False)) | kwargs
+        given = self.arguments(args, kwargs)
         # The loss of answers compares all positions. ELECTRA may summarise others than the first.
         reads_all = given.get("start_positions") is not None
         reads_all |= getattr(self.model.config, "summary_type", "first") != "first"
@@ -472,7 +484,7 @@ class HeadForward(_InPlace):
         reading = Reading(given.get("labels"), reads_all, *rows)
         token = _reading.set(reading)
         try:
-            result = self.stock(*args, **kwargs)
+            result = self.stock(**given)
         finally:
             _reading.reset(token)
         if reading.encoded is not None:
@@ -612,7 +624,8 @@ def adapt(model: Any, dtype: torch.dtype | str | None) -> Any:
 def remove(model: Any) -> None:
     """Undoes `put_in_place`."""
     for module in model.modules():
-        if isinstance(vars(module).get("forward"), _InPlace):
+        forward = vars(module).get("forward")
+        if isinstance(getattr(forward, "__func__", forward), _InPlace):
             del module.forward, vars(module)[_REPLICATE]
             for part in module.modules():
                 vars(part).pop("packed", None)  # which `drop` leaves there, empty

@@ -156,6 +156,7 @@ def less_layers(model):
 #: What stock's `forward` has to compute: a change of the model, and arguments.
 BY_STOCK = {
     "attention weights": (lambda model: None, {"output_attentions": True}),
+    "an argument without effect": (lambda model: None, {"head_mask": torch.ones(2, 3)}),
     "a hook of a layer": (lambda model: in_one_layer(model, double), {}),
     "a layer in train mode": (lambda model: in_one_layer(model, lambda layer: layer.train()), {}),
     "one layer more": (less_layers, {}),
@@ -177,6 +178,15 @@ def test_computed_by_stock(prefix, what, monkeypatch):
     assert len(calls) == 1
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_exported(strict):
+    stock = random_stock("DistilBertForTokenClassification", 2)
+    batch = random_batch(stock, "right")
+    model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
+    program = torch.export.export(model, (), batch, strict=strict).module()
+    assert_close(call(program, batch), call(stock, batch), attended(batch))
 
 
 def test_gradient_checkpointing(monkeypatch):
