@@ -26,7 +26,7 @@ from hf_bert_impl.model import modeling_bert
 from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.kernels import DTYPES as FLOAT_DTYPES
 from hf_bert_impl.model.kernels import HALF_WEIGHTS
-from hf_bert_impl.model.loading import explained
+from hf_bert_impl.model.loading import CheckpointMismatch, explained, mismatch_message
 from hf_bert_impl.model.modeling_bert import BertModel, BertPreTrainedModel
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
 
@@ -107,7 +107,7 @@ def budget_for(model: Any, token_budget: int | None, batch_invariant: bool) -> i
 
 
 def load_checked(load: Callable[..., Any], path: Any, name: str, remedy: str) -> Any:
-    """Loads a model; all weights must be present and finite.
+    """Loads a model; all weights must be present, of the config's sizes, and finite.
 
     Args:
         load: `from_pretrained` with its arguments.
@@ -120,33 +120,35 @@ def load_checked(load: Callable[..., Any], path: Any, name: str, remedy: str) ->
 
     Raises:
         ValueError: Weights are missing or not finite.
+        CheckpointMismatch: Weights have other sizes.
     """
-    model, info = load(output_loading_info=True)
+    model, info = load(output_loading_info=True, ignore_mismatched_sizes=True)
+    if info["mismatched_keys"]:
+        raise CheckpointMismatch(mismatch_message(path, info["mismatched_keys"]))
     check_whole(path, info["missing_keys"], name, remedy)
     check_finite(model, path)
     return model.eval()
 
 
 def load_encoder(load: Callable[..., Any], path: Any, *arguments: Any, **options: Any) -> Any:
-    """Loads an encoder without pooler, for sentence vectors; weights must be present and finite.
+    """Loads an encoder for sentence vectors, without pooler, by `load_checked`.
 
     Args:
         load: `AutoModel.from_pretrained`, which gives BERT as `BareBert`.
         path: As for `load`, like the other arguments.
-
-    Raises:
-        ValueError: Weights are missing or not finite.
     """
-    model, info = load(path, *arguments, output_loading_info=True, **options)
-    missing = [name for name in info["missing_keys"] if not name.startswith("pooler.")]
-    name = "BERT" if isinstance(model, BareBert) else type(model).__name__
-    check_whole(path, missing, name, "restore them, or name another checkpoint")
-    if isinstance(model, BareBert):
-        model.__class__ = BertModel
-    if family_of(model) is not None:
-        model.pooler = None
-    check_finite(model, path)
-    return model.eval()
+
+    def load_without_pooler(**extra: Any) -> tuple[Any, dict[str, Any]]:
+        model, info = load(path, *arguments, **options | extra)
+        if isinstance(model, BareBert):
+            model.__class__ = BertModel
+        elif family_of(model) is not None:
+            model.pooler = None
+        missing = {name for name in info["missing_keys"] if not name.startswith("pooler.")}
+        return model, info | {"missing_keys": missing}
+
+    remedy = "restore them, or name another checkpoint"
+    return load_checked(load_without_pooler, path, "the encoder", remedy)
 
 
 def loading_options(dtype: str | torch.dtype | None, prepare: bool) -> dict[str, torch.dtype]:

@@ -157,7 +157,7 @@ def test_weights_that_are_missing(hf_bert, save, one_error_line):
 
 
 def test_embed_needs_the_encoder_alone(hf_bert, save, prefix, one_error_line, tmp_path):
-    """A checkpoint without pooler is embedded; one without a weight of a layer is refused."""
+    """The pooler may be missing. A layer's weight may be neither missing nor of another size."""
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
     folder = save(f"{prefix}ForTokenClassification")
     command = ("embed", folder, tmp_path / "texts.txt", "-o", tmp_path / "vectors.npy")
@@ -167,7 +167,13 @@ def test_embed_needs_the_encoder_alone(hf_bert, save, prefix, one_error_line, tm
     weights[name.replace(".0.", ".9.")] = weights.pop(name)
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     result = hf_bert(*command, "--overwrite")
-    one_error_line(result, f"lacks 1 weight of {prefix}Model ({name.partition('.')[2]})")
+    one_error_line(result, f"lacks 1 weight of the encoder ({name.partition('.')[2]})")
+    size = "hidden_dim" if prefix == "DistilBert" else "intermediate_size"
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {size: 8}))
+    one_error_line(
+        hf_bert(*command, "--overwrite"), "does not fit the config", "the model has (8,)"
+    )
 
 
 @pytest.mark.parametrize(
