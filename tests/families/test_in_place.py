@@ -1,4 +1,4 @@
-"""`optimize` and `restore` on every family: copies, files, changes, and what stock computes."""
+"""`optimize` and `restore` on every family: copies, files, changes, calls of stock's `forward`."""
 
 import copy
 import pickle
@@ -31,7 +31,7 @@ def call(model, batch):
 
 
 def attributes(model):
-    """By path: the class of each module and the names that it has."""
+    """The class and the attribute names of each module, by path."""
     return {path: (type(part), {*vars(part)}) for path, part in model.named_modules()}
 
 
@@ -116,7 +116,7 @@ def step(model):
             parameter.mul_(1.1)
 
 
-#: Changes after which packed rows still serve.
+#: Changes that packed rows support.
 CHANGES = {
     "weights": step,
     "a new linear layer": new_linear,
@@ -153,7 +153,7 @@ def less_layers(model):
     layers.append(copy.deepcopy(layers[0]))
 
 
-#: What stock's `forward` has to compute: a change of the model, and arguments.
+#: Cases for stock's `forward`: a change of the model, and arguments.
 BY_STOCK = {
     "attention weights": (lambda model: None, {"output_attentions": True}),
     "an argument without effect": (lambda model: None, {"head_mask": torch.ones(2, 3)}),
@@ -199,7 +199,7 @@ def test_gradient_checkpointing(monkeypatch):
 
 @pytest.mark.parametrize("length", [520, 600])
 def test_long_sequences(length):
-    """Positions count tokens: a row of 512 tokens may be longer than the table by its padding."""
+    """Positions count tokens, so a row with padding may be longer than the table."""
     stock = random_stock("RobertaModel", 7, max_position_embeddings=515, pad_token_id=2)
     model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
     ids = torch.randint(3, stock.config.vocab_size, (2, length))
@@ -259,7 +259,7 @@ def test_refused(name, change, options, said):
 
 
 class OwnRoberta(transformers.RobertaModel):
-    """A class with code of its own."""
+    """A class with custom code."""
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ class OwnRoberta(transformers.RobertaModel):
         (lambda stock: less_layers(stock) or stock, "has 3 layers, and 2 by its config"),
         (
             lambda stock: setattr(stock, "forward", stock.forward) or stock,
-            "has another forward in its place",
+            "has a replaced forward",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Every model of every family beside transformers' own, and that it is computed by packed rows."""
+"""Every model of every family equals transformers' own, and computes packed rows."""
 
 import copy
 import random
@@ -107,7 +107,7 @@ def test_packed_input_is_as_its_texts_alone(prefix):
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_packed_labels(prefix):
-    """The loss of packed input is that of a row for each text."""
+    """Packed input has the same loss as one row per text."""
     stock = random_stock(f"{prefix}ForMaskedLM", 5)
     model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32").train()
     batch = random_batch(stock, "right")
@@ -122,7 +122,7 @@ def test_packed_labels(prefix):
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_packed_classes(prefix):
-    """A row of scores for each text of a packed row."""
+    """Packed input has one row of scores per text."""
     stock = random_stock(f"{prefix}ForSequenceClassification", 6)
     model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
     batch = random_batch(stock, "right")
