@@ -95,8 +95,8 @@ class TextEncoder(SentenceTransformer):
         **options: Other arguments of `SentenceTransformer`.
 
     Raises:
-        ValueError: The model is not a BERT, weights are missing or not finite, or a setting is not
-            supported.
+        ValueError: The model is neither a BERT nor of a family that `optimize` supports, weights
+            of the encoder are missing or not finite, or a setting is not supported.
         OSError: The model or its files do not exist.
 
     Examples:
