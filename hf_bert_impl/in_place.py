@@ -4,6 +4,7 @@ Both have the same tree of modules. Every module of BERT gets this package's cla
 children, parameters, hooks and mode stay. References from optimizers or adapters remain valid.
 """
 
+import inspect
 from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -111,7 +112,21 @@ def check(model: Any) -> Pairs:
 
 
 def revert(model: Any) -> None:
-    """Undoes `convert` and `prepare`; trained weights stay."""
+    """Undoes `convert` and `prepare`; trained weights stay.
+
+    Raises:
+        InputError: A wrapper around its `forward` calls this package's code.
+    """
+    for path, part in model.named_modules():
+        forward = vars(part).get("forward") if _BEFORE in vars(part) else None
+        own = type(part).forward
+        if getattr(forward, "__func__", None) in (own, inspect.unwrap(own)):
+            del part.forward  # accelerate's `unwrap_model` puts it there
+        elif forward is not None:
+            raise InputError(
+                f"{path or 'The model'} has a wrapped forward. Unwrap it before restore, e.g. with "
+                "accelerator.unwrap_model(model, keep_fp32_wrapper=False)."
+            )
     adapter.drop(model)
     weights = vars(model).pop(_WEIGHTS, None)
     if weights is not None:

@@ -37,12 +37,12 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
     again, with its own dtype.
 
     Args:
-        model: Any object with a BERT of transformers or of this package: a model, a
+        model: Any object with a BERT of transformers or of this package. For example a model, a
             `SentenceTransformer`, `CrossEncoder`, `SparseEncoder` or `MultiVectorEncoder`, a
-            pipeline, a SetFit, KeyBERT or PEFT model, or a module.
+            pipeline, or a SetFit, KeyBERT or PEFT model.
         dtype: As in `prepare_for_inference`: "float32", "bfloat16", "float16", "int8",
-            "float16-weights" or a dtype of torch; "auto" for the fastest float on this CPU; None
-            for the weights' own. bfloat16 converts the weights and keeps the original ones for
+            "float16-weights" or a dtype of torch. "auto" is the fastest float on this CPU, and
+            None the weights' own. bfloat16 converts the weights and keeps the original ones for
             `save_pretrained`, `train()` and `restore`. Call `restore` before PEFT saves an adapter,
             which otherwise gets the converted dtype.
 
@@ -50,10 +50,9 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
         `model` itself.
 
     Raises:
-        InputError: It holds no supported model, or one with modules of its own; `model` is
-            unchanged.
+        InputError: It holds no supported model, or one with custom modules. It is unchanged.
         ValueError: The dtype or `HF_BERT_KERNELS` is not supported, or weights are on the meta
-            device or quantised by torch; `model` is unchanged.
+            device or quantised by torch. The model is unchanged.
 
     Examples:
         >>> from sentence_transformers import SentenceTransformer
@@ -100,6 +99,9 @@ def restore(model: Holder) -> Holder:
 
     Returns:
         `model` itself.
+
+    Raises:
+        InputError: A BERT has a wrapped forward, for example by accelerate.
     """
     modules = list(_modules(model))
     for encoder in _sentence_models(modules):

@@ -28,9 +28,10 @@ from hf_bert_impl.in_place import is_bert
 from hf_bert_impl.inference.batching import check_text
 from hf_bert_impl.inference.joined_calls import JoinedCalls
 from hf_bert_impl.inference.loading import (
-    CheckedBert,
+    BareBert,
     UnusableTokenizer,
     find_device,
+    load_encoder,
     loading_options,
     named_tokenizer,
     refuse_code,
@@ -94,8 +95,8 @@ class TextEncoder(SentenceTransformer):
         **options: Other arguments of `SentenceTransformer`.
 
     Raises:
-        ValueError: The model is not a BERT, weights are missing or not finite, or a setting is not
-            supported.
+        ValueError: The model is neither a BERT nor of a family that `optimize` supports, weights
+            of the encoder are missing or not finite, or a setting is not supported.
         OSError: The model or its files do not exist.
 
     Examples:
@@ -489,15 +490,16 @@ def _half(vectors: Any) -> Any:
 
 @contextlib.contextmanager
 def _own_bert() -> Iterator[None]:
-    """Makes `AutoModel` load this package's BERTs and check their weights."""
+    """Makes `AutoModel` load this package's BERTs and check the weights of all models."""
     with _loading, registered():
         table = AutoModel._model_mapping._extra_content
-        before = table[BertConfig]
-        table[BertConfig] = CheckedBert
+        before = vars(AutoModel)["from_pretrained"], table[BertConfig]
+        AutoModel.from_pretrained = functools.partial(load_encoder, AutoModel.from_pretrained)
+        table[BertConfig] = BareBert
         try:
             yield
         finally:
-            table[BertConfig] = before
+            AutoModel.from_pretrained, table[BertConfig] = before
 
 
 @contextlib.contextmanager

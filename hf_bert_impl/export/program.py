@@ -16,17 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.families.table import longest_sequence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-#: The graph's outputs by class; other classes have `logits`.
-OUTPUTS = {
-    "BertModel": ("last_hidden_state", "pooler_output"),
-    "BertForPreTraining": ("prediction_logits", "seq_relationship_logits"),
-    "BertForQuestionAnswering": ("start_logits", "end_logits"),
-}
 #: Names of an input's axes by their number.
 AXES = {
     2: ("batch_size", "sequence_length"),
@@ -41,15 +36,14 @@ class NamedOutputs(nn.Module):
     """A model with only named tensors as inputs and outputs.
 
     Args:
-        model: A BERT of this package or of transformers, in eval mode.
+        model: A BERT of this package or of transformers, or a model of a family, in eval mode.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
-        self.names = OUTPUTS.get(type(model).__name__, ("logits",))
         # A cache of keys is not a tensor.
-        self.options = {"use_cache": False} if model.config.is_decoder else {}
+        self.options = {"use_cache": False} if getattr(model.config, "is_decoder", False) else {}
         self.eval()
 
     def forward(
@@ -63,7 +57,7 @@ class NamedOutputs(nn.Module):
         if token_type_ids is not None:
             given["token_type_ids"] = token_type_ids
         output = self.model(**given, **self.options, return_dict=True)
-        return {name: output[name] for name in self.names if output.get(name) is not None}
+        return {name: value for name, value in output.items() if isinstance(value, Tensor)}
 
 
 def export_program(
@@ -72,11 +66,11 @@ def export_program(
     """Traces a model. The graph computes padding: its shapes cannot depend on values.
 
     Args:
-        model: A BERT of this package or of transformers, in float32 on the CPU.
+        model: As for `NamedOutputs`, in float32 on the CPU.
         inputs: The inputs of the graph, from `INPUTS`.
 
     Returns:
-        A program from `inputs` by name to a dictionary of the tensors of `OUTPUTS`.
+        A program from `inputs` by name to a dictionary of the model's tensors.
 
     Raises:
         ValueError: The model has cross-attention.
@@ -88,11 +82,12 @@ def export_program(
             "add_cross_attention=False."
         )
     batch, choices, length = EXAMPLE
-    length = min(length, config.max_position_embeddings)
+    longest = longest_sequence(config)
+    length = min(length, longest)
     shape: tuple[int, ...] = (batch, length)
     if type(model).__name__ == "BertForMultipleChoice":
         shape = (batch, choices, length)
-    most = {"sequence_length": config.max_position_embeddings}
+    most = {"sequence_length": longest}
     free = {
         axis: torch.export.Dim(name, max=most.get(name))
         for axis, name in enumerate(AXES[len(shape)])

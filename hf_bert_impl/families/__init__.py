@@ -1,1 +1,1 @@
-"""Models of transformers that are almost BERT: what differs in each, and one adapter for all."""
+"""transformers' models that are almost BERT: a table of differences, and one adapter."""

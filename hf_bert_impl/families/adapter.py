@@ -1,9 +1,9 @@
 """Runs this package's encoder on the parts of a stock model, over packed rows.
 
-The stock model stays as it is: its object, class, modules, parameters, heads. Only `forward` of its
-bare model is another one (`Forward`). It computes by a `FamilyModel`, a `BertModel` whose linear
-layers, norms, embeddings and dropouts are the stock model's own. It calls stock's `forward` for
-everything that needs stock's modules: attention weights, hooks inside, a compiler, for example.
+The stock model keeps its object, class, modules, parameters and heads. `Forward` replaces the
+`forward` of its bare model. It computes with a `FamilyModel`, a `BertModel` whose linear layers,
+norms, embeddings and dropouts are the stock model's own. It calls stock's `forward` where stock's
+modules are needed, for example for attention weights, hooks on inner modules, or a compiler.
 
 Notation: B batch, S sequence, T computed tokens (see `model/layout.py`), D hidden size, H heads.
 """
@@ -12,10 +12,11 @@ import inspect
 from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate
 from math import log
 from operator import attrgetter
+from types import CodeType
 from typing import Any
 
 import torch
@@ -26,54 +27,55 @@ from hf_bert_impl.families.table import FIELDS, LAYER, Family, family_of
 from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.inputs import TOTALS, Inputs, check_positions
 from hf_bert_impl.model.kernels import Kernels
-from hf_bert_impl.model.layout import Encoded, Layout, plan, scatter
+from hf_bert_impl.model.layout import Encoded, Layout, Wanted, plan, scatter
 from hf_bert_impl.model.linear import linear, type_name
 from hf_bert_impl.model.losses import IGNORE_INDEX
 from hf_bert_impl.model.modeling_bert import BertModel
 from hf_bert_impl.model.preparing import drop_prepared, prepared_kernels
 from hf_bert_impl.model.route import Inside, Route, takes_rows, why_watched
 
-#: Buckets of MPNet's relative positions, and the distance from which on they share the last one.
+#: Number of buckets of MPNet's relative positions, and the distance where the last one begins.
 BUCKETS, FARTHEST = 32, 128
-#: Positions that a multi-vector query is filled up with (see `BertModel.forward`).
+#: The argument for positions that extend a multi-vector query (see `BertModel.forward`).
 EXPANSIONS = "query_expansion_positions"
-#: The arguments of a bare model's `forward` that packed rows serve, or that have no effect.
+#: Arguments of a bare model's `forward` that packed rows support, or that have no effect.
 _SERVED = {
     *("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds"),
     *("output_hidden_states", "return_dict", "use_cache", "num_items_in_batch", EXPANSIONS),
     *TOTALS,
 }
-#: Heads that compute each token by itself, by the end of their class's name.
+#: Endings of the class names of heads that compute each token alone.
 TOKEN_HEADS = ("ForMaskedLM", "ForTokenClassification", "ForPreTraining")
 TEXT_HEAD = "ForSequenceClassification"
+_REPLICATE = "_replicate_for_data_parallel"
 
 
 @dataclass
 class Reading:
     """The states that a head reads."""
 
-    #: (B, S) of tokens, or of another shape: labels, of which some may be at padding.
+    #: (B, S) for tokens; some may be at padding.
     labels: Tensor | None
     #: Whether it reads all positions.
     reads_all: bool
-    #: Whether it computes each token by itself.
+    #: Whether it computes each token alone.
     by_token: bool
-    #: Whether it reads only the first token of each text.
+    #: Whether it reads the first token of each text only.
     by_text: bool
-    #: Whether it takes states (1, N, D) of tokens in place of (B, S, D).
+    #: Whether it supports states (1, N, D) of tokens in place of (B, S, D).
     takes_rows: bool
-    #: The arguments of packed input; MPNet's heads do not hand them on.
+    #: The arguments of packed input, which MPNet's heads do not pass on.
     totals: dict[str, Any]
-    #: Where those tokens are, if it was given them.
+    #: The places of those tokens, after the bare model returned them.
     encoded: Encoded | None = None
 
 
-#: Of the head that calls the bare model; None outside of a head.
+#: The states that the calling head reads; None without a head.
 _reading: ContextVar[Reading | None] = ContextVar("reading", default=None)
 
 
 class FamilyEmbeddings(nn.Module):
-    """Sum of word, position and token-type embeddings, normalised, and projected if need be."""
+    """The normalised sum of word, position and token-type embeddings; ELECTRA's are projected."""
 
     adds_positions = True
 
@@ -84,10 +86,7 @@ class FamilyEmbeddings(nn.Module):
         position_ids: Tensor | None,
         inputs_embeds: Tensor | None = None,
     ) -> Tensor:
-        """(T,) ids, or (T, D) in place of word embeddings, to (T, D).
-
-        Positions are 0, 1, 2, … if None.
-        """
+        """(T,) ids, or (T, D) word embeddings, to (T, D). The default positions are 0, 1, 2, …"""
         own: Any = self._modules
         states: Any = own["word_embeddings"](input_ids) if inputs_embeds is None else inputs_embeds
         if "token_type_embeddings" in own:
@@ -104,14 +103,14 @@ class FamilyEmbeddings(nn.Module):
 
 
 class Parts(Inside):
-    """The modules of a stock model, and what prevents packed rows in them."""
+    """The modules of a stock model, and the reason why they need padded input."""
 
     def __init__(self, model: "FamilyModel") -> None:
         super().__init__()
         self.model = model
 
     def why_padded(self, root: nn.Module) -> str | None:
-        """As in `Inside`, of the stock model; `model` reads its parts again after a change."""
+        """As `Inside`, for the stock model; after a change, `model` takes its parts again."""
         return super().why_padded(self.model.stock)
 
     def _list(self, root: nn.Module) -> None:
@@ -120,7 +119,7 @@ class Parts(Inside):
             self.reason = self.model.attach()
 
     def takes_rows(self, kind: type) -> bool:
-        """Whether packed rows may go through modules of this class, or past them."""
+        """Whether modules of this class support packed rows, or are bypassed."""
         return kind.__module__ in self.model.family.homes or takes_rows(kind)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -128,16 +127,16 @@ class Parts(Inside):
 
 
 class FamilyModel(BertModel):
-    """A `BertModel` made of the parts of a stock model; it is no part of that model's tree.
+    """A `BertModel` made of the parts of a stock model, outside that model's tree.
 
     Args:
         bare: The stock model, without a head.
         family: Its family.
     """
 
-    #: Has the modules of the stock model, by the same names, but not its `forward`.
+    #: A module with the stock model's children, but without its `forward`.
     stock: Any
-    #: The stock model's embedding of relative positions, if there is one.
+    #: The stock model's embedding of relative positions, if any.
     relative_bias: nn.Module | None
 
     def __init__(self, bare: Any, family: Family) -> None:
@@ -150,18 +149,18 @@ class FamilyModel(BertModel):
         self.family = family
         self.bare_config = bare.config
         self.padding_idx: Any = getattr(bare.embeddings, "padding_idx", None)
-        # Past `nn.Module.__setattr__`, for which they would be parts of this model.
+        # `nn.Module.__setattr__` would make them parts of this model.
         self.__dict__ |= {"stock": nn.Module(), "relative_bias": None}
         self.stock.__dict__["_modules"] = bare._modules
         self.embeddings: Any = FamilyEmbeddings()
         self._inside = Parts(self)
-        self.eval()  # for the dropouts that stock lacks; the others follow the stock model's mode
+        self.eval()  # for dropouts that stock lacks; the others have the stock model's mode
 
     def attach(self) -> str | None:
-        """Takes the parts of the stock model, as they are now.
+        """Takes the current parts of the stock model.
 
         Returns:
-            Why that is not possible, or None.
+            The reason why that is not possible, or None.
         """
         family, stock = self.family, self.stock
         try:
@@ -182,22 +181,22 @@ class FamilyModel(BertModel):
         except AttributeError as error:
             return f"missing parts ({error})"
         taken = set(stock.modules())
-        # Without the dropouts that stock lacks, which stay in eval mode.
+        # Dropouts that stock lacks stay in eval mode.
         self.containers = [part for part in self.modules() if part._modules and part not in taken]
         return None
 
     def encode(self, given: dict[str, Any]) -> Encoded | None:
-        """The states of a call, by packed rows.
+        """Computes the states of a call with packed rows.
 
         Args:
             given: The arguments of stock's `forward`.
 
         Returns:
-            None if stock's `forward` has to compute the call.
+            None if the call needs stock's `forward`.
 
         Raises:
-            ValueError: The input does not fit the model, or packed input or batch invariance is
-                asked of a call that packed rows cannot compute.
+            ValueError: The input does not fit the model, or a call that needs stock's `forward`
+                has packed input or is batch-invariant.
         """
         self._follow()
         reason = self._why_stock(given)
@@ -211,11 +210,10 @@ class FamilyModel(BertModel):
             if route.is_packed:
                 wanted = self._complete(self._required(inputs, given), False, inputs, route)
                 layout = plan(inputs, wanted, route)
-                if self.relative_bias is None:
+                if self.relative_bias is None or self._add_bias(layout):
                     return self._encode_packed(inputs, layout, requests, {})
-                if route in (Route.ROWS, Route.SINGLE) and _is_gapless(layout):
-                    longest = max(group.queries for group in layout.groups)
-                    layout.bias = relative_bias(self.relative_bias, longest)
+                if not self.config.batch_invariant:
+                    layout = self._grid_with_bias(inputs, wanted)
                     return self._encode_packed(inputs, layout, requests, {})
                 reason = "a mask with holes, or a row without tokens"
             elif inputs.is_packed:
@@ -228,8 +226,27 @@ class FamilyModel(BertModel):
             self._check_batch_invariant(reason, "eager", self.device)
         return None
 
+    def _add_bias(self, layout: Layout) -> bool:
+        """Adds relative positions to a layout if all its sequences can share them."""
+        if layout.route not in (Route.ROWS, Route.SINGLE) or not _is_gapless(layout):
+            return False
+        longest = max(group.queries for group in layout.groups)
+        layout.bias = relative_bias(self.relative_bias, longest)
+        return True
+
+    def _grid_with_bias(self, inputs: Inputs, wanted: Wanted) -> Layout:
+        """A layout whose tokens attend in the padded batch, by their original positions."""
+        layout = plan(inputs, wanted._replace(is_eager=True), Route.GRID)
+        bias = relative_bias(self.relative_bias, layout.grid[1])[None]
+        if layout.mask is not None:
+            is_padding = layout.mask.to(bias.device) == 0
+            # A finite minimum: stock averages over a row without attended tokens.
+            bias = bias.masked_fill(is_padding[:, None, None], torch.finfo(bias.dtype).min)
+        layout.mask = bias  # (1 or R, H, L, L)
+        return layout
+
     def _follow(self) -> None:
-        """Takes over what may be set in the stock model's config at any time."""
+        """Copies the settings that may change in the stock model's config."""
         theirs, own = self.bare_config, self.config
         own.vocab_size = theirs.vocab_size
         own.max_position_embeddings = theirs.max_position_embeddings
@@ -241,11 +258,10 @@ class FamilyModel(BertModel):
             own._attn_implementation = backend
 
     def _why_stock(self, given: dict[str, Any]) -> str | None:
-        """Why packed rows do not serve a call, whatever its batch is; None if they may."""
-        others = given.keys() - _SERVED
-        asked = next((name for name in others if given[name] not in (None, False)), None)
-        if asked is not None:
-            return f"the argument {asked}"
+        """The reason why a call needs stock's `forward`, whatever its batch is, or None."""
+        for name in given.keys() - _SERVED:
+            if given[name] is not None and given[name] is not False:
+                return f"the argument {name}"
         if self.bare_config.output_attentions:
             return "output_attentions"
         reading = _reading.get()
@@ -259,7 +275,7 @@ class FamilyModel(BertModel):
         reason = self._inside.why_padded(self)
         if reason is not None:
             return reason
-        states = self._inside.states[1:]  # but that of `stock`
+        states = self._inside.states[1:]  # without `stock` itself
         is_training = states[0]["training"]
         if any(state["training"] is not is_training for state in states):
             return "modules in train mode beside others in eval mode"
@@ -277,7 +293,7 @@ class FamilyModel(BertModel):
         )
         counts = self.family.counts_positions and places is None
         if counts and ids is not None and ids.ndim == 2:
-            # Counted below, over tokens. These pass the check of positions 0, 1, 2, …
+            # They are counted below. Zeros avoid the check of positions 0, 1, 2, …
             places = torch.zeros((1, ids.shape[1]), dtype=torch.long, device=ids.device)
         types = given.get("token_type_ids") if self.family.has_token_types else None
         batch = (ids, given.get("attention_mask"), types, places, embeddings)
@@ -287,9 +303,9 @@ class FamilyModel(BertModel):
         return inputs
 
     def _positions(self, inputs: Inputs) -> Tensor:
-        """(B, S) positions, counted over the tokens of each sequence other than padding.
+        """(B, S) positions, counted over the tokens of each sequence except padding.
 
-        Padding has `padding_idx`. In `inputs_embeds` no token is padding, as upstream has it.
+        Padding has `padding_idx`. As upstream, `inputs_embeds` have no padding.
 
         Raises:
             ValueError: A sequence is longer than the table.
@@ -315,7 +331,7 @@ class FamilyModel(BertModel):
         return count * is_token + padding
 
     def _required(self, inputs: Inputs, given: dict[str, Any]) -> Tensor | None:
-        """(B, S) bool: positions that are read although the mask may leave them out."""
+        """(B, S) bool: positions that are read even if the mask excludes them."""
         expansions = {EXPANSIONS: given.get(EXPANSIONS)}
         required, reading = check_positions(inputs.shape, **expansions), _reading.get()
         if reading is None or inputs.has_padding is False:
@@ -328,7 +344,7 @@ class FamilyModel(BertModel):
 
 
 def _take(own: nn.Module, theirs: nn.Module, paths: Iterable[tuple[str, str]]) -> None:
-    """Puts parts of a stock module into one of this package; none for a path that is empty."""
+    """Puts parts of a stock module into one of this package, except for empty paths."""
     for path, their_path in paths:
         if their_path:
             holder, _, name = path.rpartition(".")
@@ -337,7 +353,7 @@ def _take(own: nn.Module, theirs: nn.Module, paths: Iterable[tuple[str, str]]) -
 
 
 def _is_gapless(layout: Layout) -> bool:
-    """Whether each sequence attends to all of its tokens, which are neighbours in their row."""
+    """Whether each sequence attends to all of its tokens, and they are adjacent in their row."""
     if any(group.queries != group.keys for group in layout.groups):
         return False
     if layout.token_index is None or layout.order:
@@ -351,11 +367,11 @@ def _is_gapless(layout: Layout) -> bool:
     return (last - first + 1).tolist() == lengths
 
 
-def relative_bias(embedding: nn.Module, length: int) -> Tensor:
+def relative_bias(embedding: Any, length: int) -> Tensor:
     """(H, L, L), the term of relative positions in the scores (Raffel et al. 2020, section 2.1).
 
     Args:
-        embedding: Of buckets of distances, (buckets, H), as in MPNet.
+        embedding: The embedding of MPNet's buckets, (buckets, H).
         length: L.
     """
     of_distance: Tensor = embedding(buckets(length, embedding.weight.device))  # (2·L - 1, H)
@@ -368,8 +384,8 @@ def relative_bias(embedding: nn.Module, length: int) -> Tensor:
 def buckets(length: int, device: torch.device) -> Tensor:
     """(2·L - 1,) the buckets of key minus query, from 1 - L to L - 1.
 
-    Half of the buckets are for keys after the query. Half of each half are for one distance each,
-    the others grow as the logarithm of the distance, up to `FARTHEST`.
+    Half of the buckets are for keys after the query. In each half, the first half has a bucket per
+    distance. The others grow with the logarithm of the distance, up to `FARTHEST`.
     """
     distance = torch.arange(1 - length, length, device=device)
     far, half, exact = distance.abs(), BUCKETS // 2, BUCKETS // 4
@@ -380,7 +396,7 @@ def buckets(length: int, device: torch.device) -> Tensor:
 
 
 class _InPlace:
-    """In place of the `forward` of a stock model, whose signature it has."""
+    """Replaces the `forward` of a stock model, with the same signature."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -390,24 +406,36 @@ class _InPlace:
     def __signature__(self) -> inspect.Signature:
         return inspect.signature(type(self.model).forward.__get__(self.model))
 
+    @property
+    def __code__(self) -> CodeType:
+        """As of the model's own `forward`; `torch.export` reads it."""
+        code: CodeType = type(self.model).forward.__code__
+        return code
+
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a call, by name."""
+        if args and args[0] is self.model:  # accelerate's `unwrap_model` binds it as a method
+            args = args[1:]
+        return dict(zip(self.names, args, strict=False)) | kwargs
+
     def stock(self, *args: Any, **kwargs: Any) -> Any:
         """The model's own `forward`."""
         return type(self.model).forward(self.model, *args, **kwargs)
 
 
 class Forward(_InPlace):
-    """In place of a bare model's `forward`."""
+    """Replaces a bare model's `forward`."""
 
     def __init__(self, model: Any, family: Family) -> None:
         super().__init__(model)
         self.own = FamilyModel(model, family)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The output of stock's `forward`; states at padding are zero."""
+        """Returns the output of stock's `forward`, with zeros at padding."""
         if torch.compiler.is_compiling() or torch.jit.is_tracing():
             return self.stock(*args, **kwargs)
         reading = _reading.get()
-        given = dict(zip(self.names, args, strict=False)) | kwargs
+        given = self.arguments(args, kwargs)
         given |= {} if reading is None else reading.totals
         returns_dict = given.get("return_dict")
         if returns_dict is None:
@@ -435,14 +463,14 @@ class Forward(_InPlace):
 
 
 class HeadForward(_InPlace):
-    """In place of the `forward` of a model with a head: it says which states the head reads."""
+    """Replaces the `forward` of a model with a head, to tell `Forward` which states it reads."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The output of stock's `forward`; scores at padding are zero or computed from zeros."""
+        """Returns the output of stock's `forward`; at padding, of zero states or zero itself."""
         if torch.compiler.is_compiling() or torch.jit.is_tracing():
             return self.stock(*args, **kwargs)
-        given = dict(zip(self.names, args, strict=False)) | kwargs
-        # The loss of answers compares all positions. ELECTRA may summarise others than the first.
+        given = self.arguments(args, kwargs)
+        # The loss of answers compares all positions. ELECTRA's summary may read any position.
         reads_all = given.get("start_positions") is not None
         reads_all |= getattr(self.model.config, "summary_type", "first") != "first"
         name = type(self.model).__name__
@@ -453,7 +481,7 @@ class HeadForward(_InPlace):
         reading = Reading(given.get("labels"), reads_all, *rows)
         token = _reading.set(reading)
         try:
-            result = self.stock(*args, **kwargs)
+            result = self.stock(**given)
         finally:
             _reading.reset(token)
         if reading.encoded is not None:
@@ -462,7 +490,7 @@ class HeadForward(_InPlace):
         return result
 
     def _takes_rows(self, given: dict[str, Any]) -> bool:
-        """Whether no code reads the states or scores as (B, S, …)."""
+        """Whether states and scores may be (1, N, …) inside the head."""
         model, returns_dict = self.model, given.get("return_dict")
         bare, home = model.base_model, type(model).__module__
         if (
@@ -484,10 +512,10 @@ class HeadForward(_InPlace):
 
 
 class MaskedLM:
-    """The two halves of a masked LM that `optimize` has put an adapter in.
+    """The encoder and the head of an optimized masked LM.
 
     Args:
-        model: For which `is_masked_lm` holds.
+        model: A model for which `is_masked_lm` is true.
     """
 
     def __init__(self, model: Any) -> None:
@@ -495,7 +523,7 @@ class MaskedLM:
         self.head = [attrgetter(path)(model) for path in self.bare.own.family.masked_lm]
 
     def encode(self, **given: Any) -> tuple[Encoded, Inputs]:
-        """The states that the head reads, and the checked batch; arguments as of its `forward`."""
+        """The states that the head reads, and the checked batch; arguments as for `forward`."""
         encoded, inputs = self.bare.own.encode(given), self.bare.own.inputs(given)
         if encoded is None:
             states = self.bare.stock(**given, return_dict=True).last_hidden_state
@@ -510,33 +538,33 @@ class MaskedLM:
 
 
 def is_masked_lm(model: nn.Module) -> bool:
-    """Whether `MaskedLM` takes a model."""
+    """Whether `MaskedLM` supports a model."""
     is_ours = isinstance(vars(model).get("forward"), HeadForward)
     return is_ours and type(model).__name__.endswith("ForMaskedLM")
 
 
-# --- in place of stock models ---------------------------------------------------------------------
+# --- replacing forwards of stock models ----------------------------------------------------------
 
 
 def has_adapter(model: nn.Module) -> bool:
-    """Whether a model is a bare one with a `Forward` in place."""
+    """Whether a model is a bare one with a `Forward`."""
     return isinstance(vars(model).get("forward"), Forward)
 
 
 def forwards(model: nn.Module) -> list[Forward]:
-    """The family models in place in a model."""
-    found = (vars(module).get("forward") for module in model.modules())
-    return [forward for forward in found if isinstance(forward, Forward)]
+    """The `Forward` objects in a model."""
+    forwards = (vars(module).get("forward") for module in model.modules())
+    return [forward for forward in forwards if isinstance(forward, Forward)]
 
 
 def check(model: Any) -> Forward:
-    """Checks that `put_in_place` can take a model.
+    """Checks that `put_in_place` supports a model.
 
     Args:
         model: A model of a family, with a head or without.
 
     Raises:
-        InputError: Another forward is in its place, or it has other parts than its family.
+        InputError: Its forward is replaced, or its parts differ from its family's.
     """
     bare, family = model.base_model, family_of(model)
     assert family is not None
@@ -547,28 +575,39 @@ def check(model: Any) -> Forward:
         forward = Forward(bare, family)
         reason = forward.own.attach()
     else:
-        reason = "another forward in its place"
+        reason = "a replaced forward"
     if reason is not None:
         raise InputError(
-            f"the {type_name(type(model))} has {reason}. Call optimize before changing a model of "
+            f"The {type_name(type(model))} has {reason}. Call optimize before changing a model of "
             f"{family.name}, or undo the change."
         )
     return forward
 
 
 def put_in_place(model: Any, forward: Forward) -> None:
-    """Makes a stock model compute by `forward`, which `check` gave for it."""
+    """Makes a stock model compute with `forward`, the result of `check`."""
     bare = model.base_model
     vars(bare)["forward"] = forward
     if bare is not model:
         vars(model)["forward"] = HeadForward(model)
+    for part in (bare, model):
+        vars(part)[_REPLICATE] = partial(_replicate, part)
+
+
+def _replicate(model: Any) -> Any:
+    """Makes a replica for `nn.DataParallel`, which computes with stock's `forward`.
+
+    A replica has its own parameters, and `Forward` would use the original model's.
+    """
+    replica = getattr(type(model), _REPLICATE)(model)
+    del replica.forward
+    return replica
 
 
 def adapt(model: Any, dtype: torch.dtype | str | None) -> Any:
-    """Puts an adapter in place in a stock model and prepares it; gives the model back.
+    """Makes a stock model of a family fast for inference, and returns it.
 
-    The model is one of a family, which is used for inference alone: `optimize` keeps what training
-    and saving need.
+    `optimize` also supports training and saving.
 
     Raises:
         InputError: As `check`.
@@ -581,14 +620,15 @@ def adapt(model: Any, dtype: torch.dtype | str | None) -> Any:
 def remove(model: Any) -> None:
     """Undoes `put_in_place`."""
     for module in model.modules():
-        if isinstance(vars(module).get("forward"), _InPlace):
-            del module.forward
+        forward = vars(module).get("forward")
+        if isinstance(getattr(forward, "__func__", forward), _InPlace):
+            del module.forward, vars(module)[_REPLICATE]
             for part in module.modules():
-                vars(part).pop("packed", None)  # which `drop` leaves there, empty
+                vars(part).pop("packed", None)  # `drop` leaves an empty entry
 
 
 def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
-    """Does for a stock model what `BertPreTrainedModel.prepare_for_inference` does for a BERT."""
+    """`BertPreTrainedModel.prepare_for_inference` for a stock model."""
     model.eval()
     for forward in forwards(model):
         forward.own.prepare_for_inference(dtype)
@@ -596,13 +636,13 @@ def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
 
 
 def kernels_of(model: Any) -> Kernels | None:
-    """The kernels of a prepared encoder, of this package or adapted; None if it is not prepared."""
+    """The kernels of a prepared encoder, of this package or a family; None if not prepared."""
     adapted = forwards(model)
     return prepared_kernels(adapted[0].own if adapted else model)
 
 
 def drop(model: nn.Module) -> None:
-    """Discards what was packed for any part of a model."""
+    """Discards the packed weights of a model."""
     for forward in forwards(model):
         drop_prepared(forward.own)
     drop_prepared(model)

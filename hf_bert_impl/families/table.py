@@ -1,4 +1,4 @@
-"""The differences from BERT in each family: names of parts and fields, positions, relative bias."""
+"""The differences of each family from BERT: names, positions, relative bias."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,7 @@ LAYER = (
     *("attention.output.dropout", "intermediate.dense", "intermediate.intermediate_act_fn"),
     *("output.dense", "output.LayerNorm", "output.dropout"),
 )
-#: The fields of a `BertConfig` that a computation needs.
+#: The fields of a `BertConfig` that affect results.
 FIELDS = (
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
     *("intermediate_size", "hidden_act", "max_position_embeddings", "type_vocab_size"),
@@ -32,26 +32,26 @@ class Family:
     """A family of models; the defaults are BERT's."""
 
     name: str
-    #: The modules of transformers that its classes are in, by name, so that they are not imported.
+    #: The names of transformers' modules with its classes, which are not imported.
     homes: tuple[str, ...]
     #: The output class of its bare model.
     output: type[Any]
-    #: The path of its list of layers, in the bare model.
+    #: The path of the layers in the bare model.
     layers: str = "encoder.layer"
-    #: Its parts of a layer, in the order of `LAYER`; "" where it has none.
+    #: The parts of a layer, in the order of `LAYER`; "" for none.
     layer: tuple[str, ...] = LAYER
-    #: Its name of a configuration field, where it has another one.
+    #: BERT's name of a configuration field to its own name.
     fields: dict[str, str] = field(default_factory=dict)
-    #: Whether positions are counted over tokens other than padding, from `padding_idx + 1` on.
+    #: Whether positions are counted over tokens except padding, from `padding_idx + 1`.
     counts_positions: bool = False
     has_token_types: bool = True
-    #: The path of the layer between embeddings and encoder, if there is one.
+    #: The path of the layer between embeddings and encoder, if any.
     projection: str = ""
-    #: The path of the embedding of relative positions, (buckets, H), that all layers share.
+    #: The path of the shared embedding of relative positions, (buckets, H), if any.
     relative_bias: str = ""
-    #: Whether its tuples contain the pooled vectors even if they are None.
+    #: Whether output tuples contain the pooled vectors even if they are None.
     keeps_pooled_in_tuples: bool = False
-    #: The paths of its masked-LM head's modules, one after the other.
+    #: The paths of the modules of its masked-LM head, in order.
     masked_lm: tuple[str, ...] = ("lm_head",)
 
 
@@ -114,7 +114,7 @@ _BY_HOME = {home: family for family in FAMILIES for home in family.homes}
 
 
 def family_of(module: nn.Module) -> Family | None:
-    """The family of a whole encoder of transformers, with a head or without; None for others."""
+    """The family of an encoder of transformers, with or without head; None for others."""
     family = _BY_HOME.get(type(module).__module__)
     is_encoder = isinstance(module, PreTrainedModel) and not getattr(
         module.config, "is_decoder", False
@@ -123,7 +123,7 @@ def family_of(module: nn.Module) -> Family | None:
 
 
 def longest_sequence(config: Any) -> int:
-    """Maximum number of tokens that a model of BERT or of a family has positions for."""
+    """Maximum number of tokens of a BERT or a model of a family, by its positions."""
     rows = int(config.max_position_embeddings)
     if config.model_type not in _COUNTING:
         return rows

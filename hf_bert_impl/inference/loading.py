@@ -3,7 +3,6 @@
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from transformers.utils import CONFIG_NAME, cached_file
 from hf_bert_impl.checkpoint_files import check_tokenizer_files
 from hf_bert_impl.errors import InputError, check_choice, check_whole, one_line
 from hf_bert_impl.families.adapter import adapt
+from hf_bert_impl.families.table import family_of
 from hf_bert_impl.files.json_files import read_json
 from hf_bert_impl.finite import check_finite
 from hf_bert_impl.head_names import FAMILY_PREFIXES, in_family
@@ -26,7 +26,7 @@ from hf_bert_impl.model import modeling_bert
 from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.kernels import DTYPES as FLOAT_DTYPES
 from hf_bert_impl.model.kernels import HALF_WEIGHTS
-from hf_bert_impl.model.loading import explained
+from hf_bert_impl.model.loading import CheckpointMismatch, explained, mismatch_message
 from hf_bert_impl.model.modeling_bert import BertModel, BertPreTrainedModel
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
 
@@ -59,11 +59,8 @@ class UnusableTokenizer(InputError):
     """A tokenizer with custom code, or with a missing library."""
 
 
-class CheckedBert(BertModel):
-    """Loads a `BertModel` without pooler; all weights must be present and finite.
-
-    Weights of heads in the checkpoint cause no warning.
-    """
+class BareBert(BertModel):
+    """Loads a `BertModel` without pooler; weights of heads in the checkpoint cause no warning."""
 
     _keys_to_ignore_on_load_unexpected = [  # noqa: RUF012 (transformers' own form)
         r"embeddings\.position_ids$",
@@ -73,16 +70,6 @@ class CheckedBert(BertModel):
 
     def __init__(self, config: Any) -> None:
         super().__init__(config, add_pooling_layer=False)
-
-    @classmethod
-    def from_pretrained(  # type: ignore[override]
-        cls, path: Any, *arguments: Any, **options: Any
-    ) -> Any:
-        """Loads the `BertModel`; raises ValueError if weights are missing or not finite."""
-        load = partial(super().from_pretrained, path, *arguments, **options)
-        model = load_checked(load, path, "BERT", "restore them, or name another checkpoint")
-        model.__class__ = BertModel
-        return model
 
 
 def class_to_load(path: str, name: str) -> Any:
@@ -119,7 +106,7 @@ def budget_for(model: Any, token_budget: int | None, batch_invariant: bool) -> i
 
 
 def load_checked(load: Callable[..., Any], path: Any, name: str, remedy: str) -> Any:
-    """Loads a model; all weights must be present and finite.
+    """Loads a model; all weights must be present, of the config's sizes, and finite.
 
     Args:
         load: `from_pretrained` with its arguments.
@@ -132,11 +119,35 @@ def load_checked(load: Callable[..., Any], path: Any, name: str, remedy: str) ->
 
     Raises:
         ValueError: Weights are missing or not finite.
+        CheckpointMismatch: Weights have other sizes.
     """
-    model, info = load(output_loading_info=True)
+    model, info = load(output_loading_info=True, ignore_mismatched_sizes=True)
+    if info["mismatched_keys"]:
+        raise CheckpointMismatch(mismatch_message(path, info["mismatched_keys"]))
     check_whole(path, info["missing_keys"], name, remedy)
     check_finite(model, path)
     return model.eval()
+
+
+def load_encoder(load: Callable[..., Any], path: Any, *arguments: Any, **options: Any) -> Any:
+    """Loads an encoder for sentence vectors, without pooler, by `load_checked`.
+
+    Args:
+        load: `AutoModel.from_pretrained`, which gives BERT as `BareBert`.
+        path: As for `load`, like the other arguments.
+    """
+
+    def load_without_pooler(**extra: Any) -> tuple[Any, dict[str, Any]]:
+        model, info = load(path, *arguments, **options | extra)
+        if isinstance(model, BareBert):
+            model.__class__ = BertModel
+        elif family_of(model) is not None:
+            model.pooler = None
+        missing = {name for name in info["missing_keys"] if not name.startswith("pooler.")}
+        return model, info | {"missing_keys": missing}
+
+    remedy = "restore them, or name another checkpoint"
+    return load_checked(load_without_pooler, path, "the encoder", remedy)
 
 
 def loading_options(dtype: str | torch.dtype | None, prepare: bool) -> dict[str, torch.dtype]:

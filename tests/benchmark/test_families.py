@@ -27,3 +27,15 @@ def test_contestants_take_a_family_checkpoint(name, tmp_path):
     expected, *ours = (side.result(case) for side in sides)
     assert all((states - expected).abs().max() < 2e-5 for states in ours)
     assert sides[0].kernels() is None and sides[2].kernels() is not None
+
+
+@pytest.mark.parametrize("name", ["RobertaModel", "MPNetModel"])
+def test_peers_take_a_family_checkpoint(name, tmp_path):
+    pytest.importorskip("onnxruntime")
+    random_stock(name, seed=1, max_position_embeddings=140).save_pretrained(tmp_path)
+    source, settings = Source(str(tmp_path)), Settings(threads=1, quick=True)
+    sides = [
+        States(side, "float32", source, settings) for side in ("upstream-eager", "onnxruntime")
+    ]
+    expected, states = (side.result(sides[0].case("short")) for side in sides)
+    assert (states - expected).abs().max() < 2e-5

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import transformers
+from safetensors.torch import load_file, save_file
 
 from hf_bert_impl.families.adapter import Forward
 from hf_bert_impl.inference.loading import load_tokenizer
@@ -153,6 +154,26 @@ def test_weights_that_are_missing(hf_bert, save, one_error_line):
     folder = save("RobertaModel")
     result = hf_bert("fill-mask", folder, "nice to [MASK] you")
     one_error_line(result, "lm_head")
+
+
+def test_embed_needs_the_encoder_alone(hf_bert, save, prefix, one_error_line, tmp_path):
+    """The pooler may be missing. A layer's weight may be neither missing nor of another size."""
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    folder = save(f"{prefix}ForTokenClassification")
+    command = ("embed", folder, tmp_path / "texts.txt", "-o", tmp_path / "vectors.npy")
+    assert hf_bert(*command).status == 0
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if ".0." in name)
+    weights[name.replace(".0.", ".9.")] = weights.pop(name)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    result = hf_bert(*command, "--overwrite")
+    one_error_line(result, f"lacks 1 weight of the encoder ({name.partition('.')[2]})")
+    size = "hidden_dim" if prefix == "DistilBert" else "intermediate_size"
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {size: 8}))
+    one_error_line(
+        hf_bert(*command, "--overwrite"), "does not fit the config", "the model has (8,)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch import Tensor
 from hf_bert_impl.families.adapter import Forward
 from tests.model.cases import masks
 
-#: By the prefix of its classes: those with a head that have one, and a bare model.
+#: Prefixes and endings of class names.
 PREFIXES = ("Roberta", "XLMRoberta", "Camembert", "Data2VecText", "Electra", "DistilBert", "MPNet")
 HEADS = (
     *("Model", "ForMaskedLM", "ForSequenceClassification", "ForMultipleChoice"),
@@ -30,7 +30,7 @@ def prefix_of(name: str) -> str:
 
 
 def random_config(name: str, seed: int, **fields: Any) -> Any:
-    """A small config of odd sizes; the seed decides. No dropout."""
+    """A small config of odd sizes by seed, without dropout."""
     rng = random.Random(f"{seed} {name}")
     prefix, heads = prefix_of(name), rng.choice([1, 2, 3, 5])
     values: dict[str, Any] = {
@@ -64,7 +64,7 @@ def random_config(name: str, seed: int, **fields: Any) -> Any:
 
 
 def random_stock(name: str, seed: int = 0, backend: str = "eager", **fields: Any) -> Any:
-    """A stock model whose every parameter is random, in eval mode."""
+    """A stock model with random parameters, in eval mode."""
     torch.manual_seed(seed)
     config = random_config(name, seed, **fields)
     config._attn_implementation = "eager" if name.startswith("MPNet") else backend
@@ -78,7 +78,7 @@ def random_stock(name: str, seed: int = 0, backend: str = "eager", **fields: Any
 
 
 def random_batch(model: Any, kind: str, seed: int = 0, length: int = 13) -> dict[str, Any]:
-    """Ids, and a mask of one of the kinds of `masks`; the pad token under padding."""
+    """Ids and a mask of a kind of `masks`; masked-out tokens are the pad token."""
     name, config = type(model).__name__, model.config
     generator = torch.Generator().manual_seed(seed)
     mask = masks(5, length, seed)[kind]
@@ -92,7 +92,7 @@ def random_batch(model: Any, kind: str, seed: int = 0, length: int = 13) -> dict
 
 
 def random_labels(model: Any, batch: dict[str, Any], seed: int = 0) -> dict[str, Tensor]:
-    """The labels of a head; tokens that the mask leaves out have none."""
+    """The labels of a head; masked-out tokens have none."""
     name, config, ids = type(model).__name__, model.config, batch["input_ids"]
     generator = torch.Generator().manual_seed(seed)
 
@@ -120,7 +120,7 @@ def attended(batch: dict[str, Any]) -> Tensor:
 
 
 def differences(found: Any, expected: Any, tokens: Tensor) -> dict[str, float]:
-    """By output, the largest difference at attended tokens."""
+    """The largest difference at attended tokens, by output."""
     assert type(found) is type(expected) and list(found) == list(expected)
     flat = tokens.flatten(0, -2)  # of the bare model below a choice
     largest: dict[str, float] = {}
@@ -144,7 +144,7 @@ def assert_close(found: Any, expected: Any, tokens: Tensor, tolerance: float = 2
 
 
 def count_stock_calls(monkeypatch: Any) -> list[str]:
-    """The names of bare models whose own `forward` is called from now on."""
+    """The names of bare models whose own `forward` is called from here on."""
     calls: list[str] = []
     stock = Forward.stock
 

@@ -1,4 +1,4 @@
-"""`optimize` and `restore` on every family: copies, files, changes, and what stock computes."""
+"""`optimize` and `restore` on every family: copies, files, changes, calls of stock's `forward`."""
 
 import copy
 import pickle
@@ -31,7 +31,7 @@ def call(model, batch):
 
 
 def attributes(model):
-    """By path: the class of each module and the names that it has."""
+    """The class and the attribute names of each module, by path."""
     return {path: (type(part), {*vars(part)}) for path, part in model.named_modules()}
 
 
@@ -76,6 +76,20 @@ def test_copies_and_files(prefix, dtype, tmp_path):
     assert {p.dtype for p in model.parameters()} == {torch.float32}
 
 
+def test_replicas_of_data_parallel(prefix):
+    """Each computes by parameters of its own; replicas are made here as for several GPUs."""
+    stock = random_stock(f"{prefix}ForSequenceClassification", 2)
+    model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
+    replicas = {part: part._replicate_for_data_parallel() for part in model.modules()}
+    for part, replica in replicas.items():
+        replica._modules.update({name: replicas[child] for name, child in part._modules.items()})
+        replica._parameters.update({name: p * 1.1 for name, p in part._parameters.items()})
+    batch = random_batch(stock, "right")
+    assert torch.equal(call(nn.DataParallel(model), batch).logits, call(model, batch).logits)
+    step(stock)
+    assert_close(call(replicas[model], batch), call(stock, batch), attended(batch))
+
+
 def new_linear(model):
     for module in model.base_model.modules():
         for name, part in module.named_children():
@@ -102,7 +116,7 @@ def step(model):
             parameter.mul_(1.1)
 
 
-#: Changes after which packed rows still serve.
+#: Changes that packed rows support.
 CHANGES = {
     "weights": step,
     "a new linear layer": new_linear,
@@ -139,9 +153,10 @@ def less_layers(model):
     layers.append(copy.deepcopy(layers[0]))
 
 
-#: What stock's `forward` has to compute: a change of the model, and arguments.
+#: Cases for stock's `forward`: a change of the model, and arguments.
 BY_STOCK = {
     "attention weights": (lambda model: None, {"output_attentions": True}),
+    "an argument without effect": (lambda model: None, {"head_mask": torch.ones(2, 3)}),
     "a hook of a layer": (lambda model: in_one_layer(model, double), {}),
     "a layer in train mode": (lambda model: in_one_layer(model, lambda layer: layer.train()), {}),
     "one layer more": (less_layers, {}),
@@ -165,6 +180,15 @@ def test_computed_by_stock(prefix, what, monkeypatch):
         torch.testing.assert_close(found[name], value, atol=0, rtol=0)
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_exported(strict):
+    stock = random_stock("DistilBertForTokenClassification", 2)
+    batch = random_batch(stock, "right")
+    model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
+    program = torch.export.export(model, (), batch, strict=strict).module()
+    assert_close(call(program, batch), call(stock, batch), attended(batch))
+
+
 def test_gradient_checkpointing(monkeypatch):
     model = hf_bert_impl.optimize(random_stock("RobertaModel", 6), "float32").train()
     model.gradient_checkpointing_enable()
@@ -175,7 +199,7 @@ def test_gradient_checkpointing(monkeypatch):
 
 @pytest.mark.parametrize("length", [520, 600])
 def test_long_sequences(length):
-    """Positions count tokens: a row of 512 tokens may be longer than the table by its padding."""
+    """Positions count tokens, so a row with padding may be longer than the table."""
     stock = random_stock("RobertaModel", 7, max_position_embeddings=515, pad_token_id=2)
     model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
     ids = torch.randint(3, stock.config.vocab_size, (2, length))
@@ -235,7 +259,7 @@ def test_refused(name, change, options, said):
 
 
 class OwnRoberta(transformers.RobertaModel):
-    """A class with code of its own."""
+    """A class with custom code."""
 
 
 @pytest.mark.parametrize(
@@ -251,7 +275,7 @@ class OwnRoberta(transformers.RobertaModel):
         (lambda stock: less_layers(stock) or stock, "has 3 layers, and 2 by its config"),
         (
             lambda stock: setattr(stock, "forward", stock.forward) or stock,
-            "has another forward in its place",
+            "has a replaced forward",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Every model of every family beside transformers' own, and that it is computed by packed rows."""
+"""Every model of every family equals transformers' own, and computes packed rows."""
 
 import copy
 import random
@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import hf_bert_impl
+from hf_bert_impl.families.table import longest_sequence
 from tests.families.cases import (
     CLASSES,
     PREFIXES,
@@ -17,11 +18,6 @@ from tests.families.cases import (
     random_labels,
     random_stock,
 )
-
-
-def is_served(name: str, kind: str) -> bool:
-    """Whether packed rows serve a mask: MPNet's bias needs tokens that are neighbours."""
-    return not name.startswith("MPNet") or kind in ("none", "right")
 
 
 @pytest.mark.parametrize("kind", ["right", "left", "holes", "both", "none"])
@@ -36,7 +32,7 @@ def test_prepared(name, kind, monkeypatch):
     calls = count_stock_calls(monkeypatch)
     with torch.no_grad():
         assert_close(model(**batch), stock(**batch), attended(batch))
-    assert bool(calls) is not is_served(name, kind)
+    assert not calls
 
 
 @pytest.mark.parametrize("kind", ["right", "left", "holes", "none"])
@@ -91,6 +87,45 @@ def test_arguments(prefix, monkeypatch):
     torch.testing.assert_close(found[0][tokens], expected[0][tokens], atol=2e-5, rtol=0)
 
 
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("XLMRobertaModel", {"pad_token_id": 0, "type_vocab_size": 1}),
+        ("RobertaForMaskedLM", {"pad_token_id": 3, "vocab_size": 97}),
+        ("ElectraModel", {"hidden_size": 30, "num_attention_heads": 3, "embedding_size": 30}),
+        ("ElectraForPreTraining", {"hidden_size": 30, "num_attention_heads": 3}),
+        ("DistilBertModel", {"n_layers": 0}),
+        ("DistilBertModel", {"pad_token_id": 60, "chunk_size_feed_forward": 4}),
+        ("MPNetModel", {"relative_attention_num_buckets": 33, "pad_token_id": 0}),
+    ],
+)
+def test_odd_configs(name, fields, monkeypatch):
+    stock = random_stock(name, 9, **({"embedding_size": 64} if "Electra" in name else {}) | fields)
+    model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
+    calls = count_stock_calls(monkeypatch)
+    for kind in ("right", "holes"):
+        batch = random_batch(stock, kind, length=12)
+        with torch.no_grad():
+            assert_close(model(**batch), stock(**batch), attended(batch))
+    assert not calls
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_limits(prefix):
+    """As many tokens as there are positions, and one more; a row of one token."""
+    stock = random_stock(f"{prefix}Model", 8, max_position_embeddings=26, pad_token_id=1)
+    model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
+    longest = longest_sequence(stock.config)
+    for length in (1, longest):
+        batch = {"input_ids": torch.arange(3, 3 + 2 * length).view(2, length)}
+        with torch.no_grad():
+            assert_close(model(**batch), stock(**batch), attended(batch))
+    with pytest.raises(ValueError, match=rf"has {longest + 1} tokens.*takes at most {longest} "):
+        model(torch.full((1, longest + 1), 5))
+    with pytest.raises((IndexError, RuntimeError)):
+        stock(torch.full((1, longest + 1), 5))
+
+
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_packed_input_is_as_its_texts_alone(prefix):
     stock = random_stock(f"{prefix}Model", 5)
@@ -112,7 +147,7 @@ def test_packed_input_is_as_its_texts_alone(prefix):
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_packed_labels(prefix):
-    """The loss of packed input is that of a row for each text."""
+    """Packed input has the same loss as one row per text."""
     stock = random_stock(f"{prefix}ForMaskedLM", 5)
     model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32").train()
     batch = random_batch(stock, "right")
@@ -127,7 +162,7 @@ def test_packed_labels(prefix):
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_packed_classes(prefix):
-    """A row of scores for each text of a packed row."""
+    """Packed input has one row of scores per text."""
     stock = random_stock(f"{prefix}ForSequenceClassification", 6)
     model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
     batch = random_batch(stock, "right")
