@@ -490,11 +490,19 @@ def _half(vectors: Any) -> Any:
 
 @contextlib.contextmanager
 def _own_bert() -> Iterator[None]:
-    """Makes `AutoModel` load this package's BERTs and check the weights of all models."""
+    """Makes `AutoModel` load this package's BERTs and check the weights of this thread's models."""
+    thread = threading.get_ident()
     with _loading, registered():
+        load = AutoModel.from_pretrained
+
+        def checked(*arguments: Any, **options: Any) -> Any:
+            if threading.get_ident() != thread:
+                return load(*arguments, **options)
+            return load_encoder(load, *arguments, **options)
+
         table = AutoModel._model_mapping._extra_content
         before = vars(AutoModel)["from_pretrained"], table[BertConfig]
-        AutoModel.from_pretrained = functools.partial(load_encoder, AutoModel.from_pretrained)
+        AutoModel.from_pretrained = checked
         table[BertConfig] = BareBert
         try:
             yield
