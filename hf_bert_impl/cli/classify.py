@@ -19,7 +19,7 @@ from hf_bert_impl.cli.options import (
 )
 
 
-@from_dataclass(JobOptions, PANELS)
+@from_dataclass(JobOptions, panels=PANELS)
 def classify(
     fields: dict[str, Any],
     file: TextFile,

@@ -28,7 +28,7 @@ from hf_bert_impl.extras import require
 ENDINGS = (".npy", ".parquet")
 
 
-@from_dataclass(JobOptions, PANELS)
+@from_dataclass(JobOptions, panels=PANELS)
 def embed(
     fields: dict[str, Any],
     model: Model,

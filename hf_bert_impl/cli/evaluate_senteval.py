@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -96,12 +97,14 @@ def senteval(
     if as_json:
         typer.echo(to_json(report))
     else:
-        _print_results(f"{Path(model).name or model}: SentEval", results)
+        _print_results(f"{Path(model).name or model}: SentEval", results, report)
 
 
 def _report(model: str, options: ProbeOptions, results: list[SentEvalResult]) -> dict[str, Any]:
+    """The scores, and those of each system of the paper on the same tasks."""
+    from hf_bert_impl.tasks.senteval import PUBLISHED, means
 
-    tasks = {}
+    tasks: dict[str, dict[str, Any]] = {}
     for result in results:
         tasks[result.name] = {
             "protocol": result.protocol,
@@ -111,29 +114,19 @@ def _report(model: str, options: ProbeOptions, results: list[SentEvalResult]) ->
         }
         if result.deviations is not None:
             tasks[result.name]["standard_deviations"] = result.deviations
-    settings = dataclasses.asdict(options)
-    own, published = _columns(results)
-    report = {"model": model, **settings, "tasks": tasks, "mean": own, "published": published}
-    return report
-
-
-def _columns(
-    results: list[SentEvalResult],
-) -> tuple[dict[str, float], dict[str, dict[str, dict[str, float]]]]:
-    """The model's means; and of each system of the paper the scores and the means."""
-    from hf_bert_impl.tasks.senteval import PUBLISHED, means
-
-    names = [result.name for result in results]
+    names = [*tasks]
     published = {}
     for system, figures in PUBLISHED.items():
         shown = {name: figures[name] for name in names if name in figures}
         if shown:
             published[system] = {"tasks": shown, "mean": means(shown, names)}
-    return means({result.name: result.score for result in results}, names), published
+    own = means({result.name: result.score for result in results}, names)
+    settings = dataclasses.asdict(options)
+    return {"model": model, **settings, "tasks": tasks, "mean": own, "published": published}
 
 
-def _print_results(title: str, results: list[SentEvalResult]) -> None:
-    own, published = _columns(results)
+def _print_results(title: str, results: list[SentEvalResult], report: Mapping[str, Any]) -> None:
+    published = report["published"]
 
     def beside(part: str, name: str) -> list[str]:
         figures = [system[part].get(name) for system in published.values()]
@@ -146,7 +139,7 @@ def _print_results(title: str, results: list[SentEvalResult]) -> None:
         spread = result.deviations
         deviation = "" if spread is None else f"{spread[result.metrics[0]]:.1f}"
         rows.append((result.name, kind, scores, deviation, *beside("tasks", result.name)))
-    for kind, mean in own.items():
+    for kind, mean in report["mean"].items():
         rows.append(("mean", kind, f"{mean:.1f}", "", *beside("mean", kind)))
     columns = ("", "score", "this model", "±", *published)
     print_table(console(), title, columns, rows, NOTE, words=(0, 1))

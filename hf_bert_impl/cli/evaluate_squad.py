@@ -76,7 +76,7 @@ def squad(
 
     Example: hf-bert evaluate squad MODEL --data dev-v2.0.json
     """
-    check_arguments(context, model, data, predictions, na_prob)
+    check_arguments(context)
     with quiet_libraries():
         from hf_bert_impl.data.squad import read_squad
         from hf_bert_impl.tasks import pictures
@@ -115,30 +115,25 @@ def squad(
         print_metrics(title, metrics)
 
 
-def check_arguments(
-    context: typer.Context,
-    model: str | None,
-    data: str,
-    predictions: str | None,
-    na_prob: str | None,
-) -> None:
+def check_arguments(context: typer.Context) -> None:
     """Checks the arguments before anything is read.
 
     Raises:
         InputError: Arguments are missing or exclude each other.
     """
-    if not data:
+    names = ("model", "predictions", "tune_threshold", "output")
+    model, predictions, tune_threshold, output = (context.params[name] for name in names)
+    if not context.params["data"]:
         raise InputError("There is no data. Add --data FILE with questions in SQuAD's format.")
     if (model is None) == (predictions is None):
         raise InputError("Give either MODEL or --predictions.")
     if predictions is not None:
         unread = ("tune_threshold", "dtype", "batch_invariant", "output")
         refuse_unused(context, "with --predictions", *unread, *field_names(SquadOptions))
-        if na_prob is None:
+        if context.params["na_prob"] is None:
             refuse_unused(context, "without --na-prob", "na_prob_threshold")
     else:
         refuse_unused(context, "with MODEL", "na_prob", "na_prob_threshold")
-    tune_threshold, output = context.params["tune_threshold"], context.params["output"]
     if tune_threshold and not Path(str(model)).expanduser().is_dir():
         raise InputError(
             f"{model} is not a folder, so it cannot store the threshold. Download the model "

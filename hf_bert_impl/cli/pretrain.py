@@ -40,7 +40,7 @@ def _size(text: str, default: str) -> Any:
 
 @from_dataclass(
     PretrainingOptions,
-    PANELS,
+    panels=PANELS,
     files=Files,
     output=OutputFolder,
     sizes=None,
