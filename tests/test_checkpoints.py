@@ -132,19 +132,7 @@ def test_damage(usable, tmp_path, way, damage, words):
 # --- names -----------------------------------------------------------------------------------
 
 
-def test_names_of_no_checkpoint(save_tiny, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    good = save_tiny()
-    (tmp_path / "empty").mkdir()
-    for name, words in (
-        (" ", "The model's name is empty"),
-        ("./none", "There is no folder ./none. .*hub id"),
-        (f"{good}/config.json", f"is a file. Give its folder: {good}"),
-        ("empty", "no config.json"),
-    ):
-        with pytest.raises((ValueError, OSError), match=words):
-            open_checkpoint(name)
-
+def test_a_name_that_the_hub_does_not_have(monkeypatch):
     def fail(name):
         raise OSError(f"{name} is not a repository.\nSign in. There is more advice.")
 
@@ -173,8 +161,6 @@ def test_models_that_are_no_bert(save_tiny):
     with pytest.raises(InputError, match=r"the architecture 'MyBert'\. Choose a `head`"):
         class_name(open_checkpoint(str(folder)))
     assert class_name(open_checkpoint(str(folder)), "masked-lm") == "BertForMaskedLM"
-    with pytest.raises(InputError, match=r"'tail'\. .*masked-lm"):
-        class_name(open_checkpoint(str(folder)), "tail")
     # The first repositories name neither.
     config = json.loads((folder / "config.json").read_text())
     kept = {k: v for k, v in config.items() if k not in ("model_type", "architectures")}
@@ -186,8 +172,6 @@ def test_models_that_are_no_bert(save_tiny):
 
 
 def test_random_weights_are_not_used(save_tiny):
-    with pytest.raises(InputError, match=r"lacks \d weights of BertForMaskedLM \(cls\.predict"):
-        load_whole(open_checkpoint(str(save_tiny("BertModel"))), "masked-lm")
     folder = save_tiny()
     weights = load_file(folder / "model.safetensors")
     kept = {name: value for name, value in weights.items() if "layer.1.attention" not in name}
@@ -204,8 +188,4 @@ def test_a_base_model_may_lack_its_pooler(save_tiny):
 
 
 def test_a_folder_without_tokenizer(save_tiny):
-    folder = str(save_tiny(tokenizer=False))
-    assert load_own_tokenizer(open_checkpoint(folder)) is None
-    for load in (load_tokenizer, lambda found: open_checkpoint(found.name, with_tokenizer=True)):
-        with pytest.raises(InputError, match=r"has no tokenizer .*vocab\.txt"):
-            load(open_checkpoint(folder))
+    assert load_own_tokenizer(open_checkpoint(str(save_tiny(tokenizer=False)))) is None

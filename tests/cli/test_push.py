@@ -1,8 +1,6 @@
 """`hf-bert push`, and `--push-to-hub` of the commands that train: what is written and said."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -80,26 +78,6 @@ def test_what_is_not_published(hf_bert, one_error_line, save_tiny, tmp_path, unc
     result = hf_bert("push", source, "me/tiny", "--dry-run", folder, "--no-speed")
     one_error_line(result, "has code of its own (own.X)")
     assert not folder.exists()
-
-
-def test_wrong_names_are_refused_without_torch(tmp_path):
-    """Nothing is imported for them that takes seconds."""
-    code = (
-        "import sys; from hf_bert_impl.cli import main\n"
-        "status = main()\n"
-        "assert not {'torch', 'transformers'} & set(sys.modules)\n"
-        "sys.exit(status)"
-    )
-    for words, said in (
-        (("a b",), "'a b' is not a repository id"),
-        (("me/a", "--language", "en,"), "--language has ''"),
-        (("me/a", "--base-model", "none of them"), "'none of them' is not a repository id"),
-        (("me/a", "--license", ""), "--license is empty"),
-    ):
-        command = [sys.executable, "-c", code, "push", str(tmp_path), *words]
-        ran = subprocess.run(command, capture_output=True, text=True)
-        assert (ran.returncode, ran.stderr.count("\n")) == (2, 1), ran.stderr
-        assert said in ran.stderr
 
 
 def test_a_hub_out_of_reach_and_an_interrupt(hf_bert, one_error_line, save_tiny, monkeypatch):

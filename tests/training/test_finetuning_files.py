@@ -60,23 +60,6 @@ def test_bad_data_of_other_parts(run, write, tmp_path, part):
     assert_nothing_left(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"epochs": 0}, "epochs is 0. Use a number above 0 to 1,000,000"),
-        ({"seeds": (3, 3)}, "no two alike"),
-        ({"seeds": ()}, "`seeds` is"),
-        ({"early_stopping": 1, "validation": None}, "`early_stopping` needs validation data"),
-        ({"class_weights": "B=-1"}, "Use numbers from 0"),
-        ({"class_weights": "B"}, "the class weight is 'B'"),
-    ],
-)
-def test_bad_options(run, tmp_path, options, words):
-    with pytest.raises(ValueError, match=words):
-        run(**options)
-    assert_nothing_left(tmp_path)
-
-
 def test_head_of_another_size_is_new_and_a_broken_body_is_refused(run, tiny_bert, tmp_path):
     folder = tmp_path / "three"
     model = hf_bert_impl.BertForSequenceClassification.from_pretrained(tiny_bert, num_labels=3)
