@@ -71,8 +71,7 @@ def sts(
 
         bars = {name: score.spearman for name, score in by_file.items()} | {"all": total.spearman}
         draw_bars(picture, f"{_last(model)}: {_last(data)}", bars, "Spearman correlation times 100")
-    parts = {name: vars(score) for name, score in by_file.items()}
-    report = {"pooling": pooling, **vars(total), "files": parts}
+    report = {"pooling": pooling, **vars(total), "files": by_file}
     rows = [
         (name, f"{score.pairs:,}", f"{score.spearman:.2f}", f"{score.pearson:.2f}")
         for name, score in [*by_file.items(), ("all", total)]

@@ -21,7 +21,6 @@ from hf_bert_impl.cli.options import (
     from_dataclass,
 )
 from hf_bert_impl.cli.output_checks import check_output_file
-from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.files.json_files import to_json, write_json
 from hf_bert_impl.progress import progress_bar
 from hf_bert_impl.tables import console, print_table
@@ -92,8 +91,7 @@ def senteval(
             results = run_senteval(data_sets, batcher, options=options, progress=progress)
     report = _report(model, options, results)
     if output is not None:
-        with atomic_file(output) as file:
-            write_json(file, report)
+        write_json(output, report)
     if as_json:
         typer.echo(to_json(report))
     else:
