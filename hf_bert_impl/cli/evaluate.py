@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,8 +23,7 @@ from hf_bert_impl.cli.options import (
     from_dataclass,
     taken,
 )
-from hf_bert_impl.files.json_files import to_json
-from hf_bert_impl.tables import console, print_table
+from hf_bert_impl.cli.reports import show_table
 from hf_bert_impl.tasks.probe_options import ProbeOptions
 
 app = typer.Typer(
@@ -77,7 +76,7 @@ def sts(
         for name, score in [*by_file.items(), ("all", total)]
     ]
     title, columns = f"{_last(model)}: {_last(data)}", ("", "pairs", "Spearman", "Pearson")
-    _print(as_json, report, title, columns, rows)
+    show_table(as_json, report, title, columns, rows)
 
 
 @app.command()
@@ -123,7 +122,7 @@ def probe(
         heads = ["", f"mean of {options.folds} folds", "deviation"]
         columns.append(result.deviations)
     rows = [(name, *(f"{column[name]:.4f}" for column in columns)) for name in result.scores]
-    _print(as_json, report, title, heads, rows)
+    show_table(as_json, report, title, heads, rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +177,7 @@ def score(
         _draw_scores(picture, title, scores)
     report = {"task": task.name, "examples": len(split.examples), **scores}
     rows = [(metric, f"{score:.4f}") for metric, score in scores.items()]
-    _print(as_json, report, title, ("", ""), rows)
+    show_table(as_json, report, title, ("", ""), rows)
 
 
 scored = from_dataclass(EvaluationOptions)(score)
@@ -232,7 +231,7 @@ def masked_lm(
         ("texts", f"{result.texts:,}"),
         ("texts cut", f"{result.cut:,}"),
     ]
-    _print(as_json, vars(result), f"{_last(model)}: {_last(data)}", ("", ""), rows)
+    show_table(as_json, vars(result), f"{_last(model)}: {_last(data)}", ("", ""), rows)
 
 
 def _last(name: str) -> str:
@@ -244,17 +243,3 @@ def _draw_scores(picture: Path, title: str, scores: Mapping[str, float]) -> None
     from hf_bert_impl.tasks.pictures import draw_bars
 
     draw_bars(picture, title, scores, "score")
-
-
-def _print(
-    as_json: bool,
-    report: Mapping[str, Any],
-    title: str,
-    columns: Sequence[str],
-    rows: Iterable[Sequence[str]],
-) -> None:
-    """Prints the report as JSON or as a table."""
-    if as_json:
-        typer.echo(to_json(report))
-    else:
-        print_table(console(), title, columns, rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,9 +21,9 @@ from hf_bert_impl.cli.options import (
     from_dataclass,
 )
 from hf_bert_impl.cli.output_checks import check_output_file
-from hf_bert_impl.files.json_files import to_json, write_json
+from hf_bert_impl.cli.reports import show_table
+from hf_bert_impl.files.json_files import write_json
 from hf_bert_impl.progress import progress_bar
-from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.tasks.probe_options import ProbeOptions
 
 if TYPE_CHECKING:
@@ -92,10 +92,9 @@ def senteval(
     report = _report(model, options, results)
     if output is not None:
         write_json(output, report)
-    if as_json:
-        typer.echo(to_json(report))
-    else:
-        _print_results(f"{Path(model).name or model}: SentEval", results, report)
+    title, columns = f"{Path(model).name or model}: SentEval", ("", "score", "this model", "±")
+    columns += tuple(report["published"])
+    show_table(as_json, report, title, columns, _rows(results, report), NOTE, words=(0, 1))
 
 
 def _report(model: str, options: ProbeOptions, results: list[SentEvalResult]) -> dict[str, Any]:
@@ -123,21 +122,16 @@ def _report(model: str, options: ProbeOptions, results: list[SentEvalResult]) ->
     return {"model": model, **settings, "tasks": tasks, "mean": own, "published": published}
 
 
-def _print_results(title: str, results: list[SentEvalResult], report: Mapping[str, Any]) -> None:
-    published = report["published"]
-
+def _rows(results: list[SentEvalResult], report: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     def beside(part: str, name: str) -> list[str]:
-        figures = [system[part].get(name) for system in published.values()]
+        figures = [system[part].get(name) for system in report["published"].values()]
         return ["" if figure is None else f"{figure:.1f}" for figure in figures]
 
-    rows = []
     for result in results:
         kind = " / ".join(HEADS[name] for name in result.metrics)
         scores = " / ".join(f"{result.scores[name]:.1f}" for name in result.metrics)
         spread = result.deviations
         deviation = "" if spread is None else f"{spread[result.metrics[0]]:.1f}"
-        rows.append((result.name, kind, scores, deviation, *beside("tasks", result.name)))
+        yield result.name, kind, scores, deviation, *beside("tasks", result.name)
     for kind, mean in report["mean"].items():
-        rows.append(("mean", kind, f"{mean:.1f}", "", *beside("mean", kind)))
-    columns = ("", "score", "this model", "±", *published)
-    print_table(console(), title, columns, rows, NOTE, words=(0, 1))
+        yield "mean", kind, f"{mean:.1f}", "", *beside("mean", kind)

@@ -20,10 +20,9 @@ from hf_bert_impl.cli.options import (
     from_dataclass,
     refuse_unused,
 )
+from hf_bert_impl.cli.reports import show_table
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.inference.answer_options import AnswerOptions
-from hf_bert_impl.tables import console, print_table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,10 +108,8 @@ def squad(
         names = [part + name for part in parts for name in ("exact", "f1")]
         bars = {name: metrics[name] for name in names if name in metrics}
         pictures.draw_bars(picture, title, bars, "%")
-    if as_json:
-        typer.echo(to_json(metrics))
-    else:
-        print_metrics(title, metrics)
+    columns = ("", "questions", "exact match", "F1", "threshold")
+    show_table(as_json, metrics, title, columns, _rows(metrics))
 
 
 def check_arguments(context: typer.Context) -> None:
@@ -143,8 +140,8 @@ def check_arguments(context: typer.Context) -> None:
         raise InputError(f"{output} is a file. Choose another name for the folder.")
 
 
-def print_metrics(title: str, metrics: dict[str, float]) -> None:
-    """Prints the scores of each set of questions, and the best over all thresholds."""
+def _rows(metrics: dict[str, float]) -> list[tuple[str, ...]]:
+    """The scores of each set of questions, and the best over all thresholds."""
     used = metrics.get("null_score_diff_threshold")
     rows: list[tuple[str, ...]] = [
         (
@@ -162,5 +159,4 @@ def print_metrics(title: str, metrics: dict[str, float]) -> None:
         best = (f"{metrics[f'best_{name}']:.2f}" for name in ("exact", "f1"))
         said = "exact {:.4g}, F1 {:.4g}".format(*thresholds)
         rows.append(("best, by threshold", "", *best, said))
-    columns = ("", "questions", "exact match", "F1", "threshold")
-    print_table(console(), title, columns, rows)
+    return rows

@@ -101,17 +101,6 @@ TextFile = Annotated[
         "- is standard input.",
     ),
 ]
-Column = Annotated[
-    str | None,
-    typer.Option(
-        help="Column of the texts: a name, or in a .csv or .tsv without header a number from "
-        "0. Plain lines are then read as JSON lines, or as .tsv.",
-        show_default="the only column; text, for .jsonl",
-    ),
-]
-BatchTokens = Annotated[
-    int | None, typer.Option(min=1, help="Maximum number of tokens per batch.", show_default="4096")
-]
 
 
 def refuse_unused(context: typer.Context, where: str, *names: str) -> None:
