@@ -13,7 +13,6 @@ from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import (
     DataOptions,
     OutputFolder,
-    Overwrite,
     PushToHub,
     Silent,
     from_dataclass,
@@ -36,6 +35,8 @@ TASKS = (
 class TaskOptions(DataOptions):
     """The data of a task, and how they are read."""
 
+    text_pair_column: str | None = None
+    """The second text of a pair; for multiple-choice the choices, as a,b,c."""
     multi_label: Annotated[
         bool | None, typer.Option("--multi-label", help="Several labels per text: a,b or a list.")
     ] = None
@@ -47,26 +48,7 @@ class TaskOptions(DataOptions):
     """masked-lm: token or whole-word; None for token."""
 
 
-@from_dataclass(
-    TaskOptions,
-    FinetuningOptions,
-    text_pair_column=Annotated[
-        str | None,
-        typer.Option(help="The second text of a pair; for multiple-choice the choices, as a,b,c."),
-    ],
-    model=Annotated[
-        str, typer.Option(metavar="MODEL", help="The BERT to start from: a folder or a hub id.")
-    ],
-    output=OutputFolder,
-    seeds=Annotated[
-        list[int],
-        typer.Option(
-            "--seed",
-            help="May be repeated: one run per seed; the best is saved, the spread reported.",
-        ),
-    ],
-    overwrite=Overwrite,
-)
+@from_dataclass(TaskOptions, FinetuningOptions, output=OutputFolder)
 def finetune(
     fields: dict[str, Any],
     task: Annotated[
