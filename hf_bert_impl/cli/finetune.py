@@ -23,7 +23,7 @@ from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
-from hf_bert_impl.training.launch import check_not_refused
+from hf_bert_impl.training.launch import check_not_refused, has_begun
 
 TASKS = (
     *("classification", "regression", "token-classification"),
@@ -110,7 +110,7 @@ def finetune(
         if push_to_hub is not None:
             from hf_bert_impl.hub.uploading import reserve
 
-            check_new(options.output, options.overwrite)
+            check_new(options.output, options.overwrite or has_begun(options.output))
             reserve(push_to_hub, made.head)
         try:
             with progress(not quiet) as callbacks:
