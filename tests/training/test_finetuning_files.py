@@ -26,8 +26,6 @@ def record(**fields):
 
 #: By task and columns: training data, as text or JSON lines, and what is said of them.
 BAD_DATA = [
-    ("classification", COLUMNS, "", "bad.tsv is empty"),
-    ("classification", COLUMNS, "one field\n", "no column '1'"),
     ("classification", COLUMNS, "a\tG\nb\tG\n", r"1 label\(s\) \(G\), and .* at least 2"),
     ("regression", COLUMNS, "a\t1\nb\tnan\n", "line 2 of .*bad.tsv has the label 'nan'"),
     ("multiple-choice", CHOICES, "a\tb\t2\n", "2 choice.* the label '2'"),
