@@ -213,7 +213,7 @@ def field_names(options: type) -> list[str]:
 
 
 def taken(options: type[Options], fields: dict[str, Any]) -> Options:
-    """A dataclass of its fields in a command's, which are removed there."""
+    """Makes a dataclass of its fields in `fields`, and removes them there."""
     return options(**{name: fields.pop(name) for name in field_names(options) if name in fields})
 
 
