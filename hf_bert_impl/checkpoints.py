@@ -75,9 +75,10 @@ def open_checkpoint(
     if folder.is_dir():
         # Imported here, so that misspelt names are reported without importing torch.
         from hf_bert_impl.checkpoint_files import check_folder
+        from hf_bert_impl.files.json_files import read_json
 
         check_folder(folder, {})
-        config = _local_config(folder)
+        config = dict(read_json(folder / "config.json"))
         path = str(folder)
     elif folder.exists():
         raise InputError(f"{model} is a file. Give its folder: {folder.parent}")
@@ -95,12 +96,6 @@ def open_checkpoint(
     if with_tokenizer:
         _require_tokenizer(checkpoint)
     return checkpoint
-
-
-def _local_config(folder: Path) -> dict[str, Any]:
-    from hf_bert_impl.files.json_files import read_json
-
-    return dict(read_json(folder / "config.json"))
 
 
 def _hub_config(model: str) -> dict[str, Any]:
@@ -262,10 +257,7 @@ def _require_tokenizer(checkpoint: Checkpoint) -> None:
 
 
 def load_encoder(
-    model: str,
-    dtype: str | None = None,
-    pooling: str | None = None,
-    batch_invariant: bool = False,
+    model: str, pooling: str | None = None, batch_invariant: bool = False
 ) -> TextEncoder:
     """Loads a sentence-transformers model or a bare BERT; arguments as for `TextEncoder`."""
     from hf_bert_impl.text_encoder import TextEncoder
@@ -274,9 +266,7 @@ def load_encoder(
     # Older sentence-transformers models have BERT in a subfolder.
     if not os.path.isfile(os.path.join(path, "modules.json")):
         path = open_checkpoint(model, any_family=True).path
-    return TextEncoder.from_pretrained(
-        path, dtype=dtype, pooling=pooling, batch_invariant=batch_invariant
-    )
+    return TextEncoder.from_pretrained(path, pooling=pooling, batch_invariant=batch_invariant)
 
 
 def load_prepared(

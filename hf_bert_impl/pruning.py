@@ -74,7 +74,15 @@ def prune_checkpoint(
         model = load_fine_tuned(checkpoint.path, task.head, prepare=False).float()
         with text_progress(progress, len(split.features)) as advance:
             importance = head_importance(model, task_examples(task, split, tokenizer), advance)
-        pruned = _choose(importance, chosen.share, chosen.count)
+        count = chosen.count
+        if chosen.share is not None:
+            count = round(chosen.share * importance.heads)
+            if not count:
+                raise InputError(
+                    f"`share` is {chosen.share:g}, which rounds to no head of {importance.heads}. "
+                    f"Choose {1 / importance.heads:.2g} or more."
+                )
+        pruned = {} if count is None else importance.least(count)
         report: dict[str, Any] = {
             "model": checkpoint.name,
             "task": task.name,
@@ -133,20 +141,6 @@ def _task_name(checkpoint: Checkpoint, config: BertConfig) -> str:
         config.problem_type is None and config.num_labels == 1
     )
     return "regression" if "regression" in names and numbers else names[0]
-
-
-def _choose(
-    importance: HeadImportance, share: float | None, count: int | None
-) -> dict[int, list[int]]:
-    """Layer to the heads to remove."""
-    if share is not None:
-        count = round(share * importance.heads)
-        if not count:
-            raise InputError(
-                f"`share` is {share:g}, which rounds to no head of {importance.heads}. Choose "
-                f"{1 / importance.heads:.2g} or more."
-            )
-    return {} if count is None else importance.least(count)
 
 
 def _score(task: Task, model: Any, split: Split, tokenizer: Any) -> Metrics:

@@ -1,7 +1,6 @@
 """Checkpoints by name: what is wrong with one is one line, before anything is computed.
 
-Every way to damage a file is tried here. `tests/cli/test_commands.py` shows that each command that
-reads the file comes by here.
+Most ways to damage a file are tried here, others through a command in `tests/cli/test_commands.py`.
 """
 
 import json
@@ -21,7 +20,7 @@ from hf_bert_impl.checkpoints import (
     open_checkpoint,
 )
 from hf_bert_impl.errors import InputError
-from tests.damage import DEEP, MODULES, PROMPTS, cut, fields, make_folder, save_usable, spoil, write
+from tests.damage import MODULES, PROMPTS, fields, make_folder, save_usable, write
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +61,7 @@ INDEX = "model.safetensors.index.json"
 #: The reader of the file, the damage, and words of the line.
 KINDS = [
     ("model", pickled(pickle.dumps(Code())), "pytorch_model.bin cannot be"),
-    ("model", cut, "9000 bytes"),
     ("model", make_folder("model.safetensors"), "no weights"),
-    ("model", spoil, "NaN or infinite weights: 2 NaN among the 900 of"),
     (
         "encoder",
         write("modules.json", [MODULES[0] | {"path": None}]),
@@ -83,9 +80,7 @@ KINDS = [
     *(
         (way, fields(file, **{name: value}), words)
         for way, file, name, value, words in (
-            ("model", "config.json", "hidden_size", 35, "LayerNorm.bias"),
             ("model", "config.json", "num_labels", "x", "num_labels='x'"),
-            ("model", "config.json", "id2label", [1], "id2label=[1]"),
             ("tokenizer", "tokenizer.json", "model", 3, "no tokenizer ("),
             ("tokenizer", "tokenizer_config.json", "tokenizer_class", 3, "=3, not a text"),
             ("tokenizer", "tokenizer_config.json", "do_lower_case", "x", "not true or false"),
@@ -99,7 +94,6 @@ KINDS = [
     *(
         (way, write(file, content), "json")
         for way, file, content in (
-            ("model", "config.json", DEEP),
             ("tokenizer", "tokenizer.json", '{"a": '),
             ("tokenizer", "tokenizer.json", r'{"a": "\ud800"}'),
             ("tokenizer", "tokenizer_config.json", "null"),
@@ -132,19 +126,7 @@ def test_damage(usable, tmp_path, way, damage, words):
 # --- names -----------------------------------------------------------------------------------
 
 
-def test_names_of_no_checkpoint(save_tiny, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    good = save_tiny()
-    (tmp_path / "empty").mkdir()
-    for name, words in (
-        (" ", "The model's name is empty"),
-        ("./none", "There is no folder ./none. .*hub id"),
-        (f"{good}/config.json", f"is a file. Give its folder: {good}"),
-        ("empty", "no config.json"),
-    ):
-        with pytest.raises((ValueError, OSError), match=words):
-            open_checkpoint(name)
-
+def test_a_name_that_the_hub_does_not_have(monkeypatch):
     def fail(name):
         raise OSError(f"{name} is not a repository.\nSign in. There is more advice.")
 
@@ -173,8 +155,6 @@ def test_models_that_are_no_bert(save_tiny):
     with pytest.raises(InputError, match=r"the architecture 'MyBert'\. Choose a `head`"):
         class_name(open_checkpoint(str(folder)))
     assert class_name(open_checkpoint(str(folder)), "masked-lm") == "BertForMaskedLM"
-    with pytest.raises(InputError, match=r"'tail'\. .*masked-lm"):
-        class_name(open_checkpoint(str(folder)), "tail")
     # The first repositories name neither.
     config = json.loads((folder / "config.json").read_text())
     kept = {k: v for k, v in config.items() if k not in ("model_type", "architectures")}
@@ -186,8 +166,6 @@ def test_models_that_are_no_bert(save_tiny):
 
 
 def test_random_weights_are_not_used(save_tiny):
-    with pytest.raises(InputError, match=r"lacks \d weights of BertForMaskedLM \(cls\.predict"):
-        load_whole(open_checkpoint(str(save_tiny("BertModel"))), "masked-lm")
     folder = save_tiny()
     weights = load_file(folder / "model.safetensors")
     kept = {name: value for name, value in weights.items() if "layer.1.attention" not in name}
@@ -204,8 +182,4 @@ def test_a_base_model_may_lack_its_pooler(save_tiny):
 
 
 def test_a_folder_without_tokenizer(save_tiny):
-    folder = str(save_tiny(tokenizer=False))
-    assert load_own_tokenizer(open_checkpoint(folder)) is None
-    for load in (load_tokenizer, lambda found: open_checkpoint(found.name, with_tokenizer=True)):
-        with pytest.raises(InputError, match=r"has no tokenizer .*vocab\.txt"):
-            load(open_checkpoint(folder))
+    assert load_own_tokenizer(open_checkpoint(str(save_tiny(tokenizer=False)))) is None

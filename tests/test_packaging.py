@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from hf_bert_impl.extras import require
-
 ROOT = Path(__file__).parents[1]
 
 
@@ -25,11 +23,6 @@ def test_setup_cfg_lists_every_package():
         for path in (ROOT / folder).rglob("*.py")
     }
     assert set(setup["options"]["packages"].split()) == found
-
-
-def test_a_missing_library_names_its_extra():
-    with pytest.raises(ValueError, match=r"pip install -e '\.\[train\]'"):
-        require("no_such_library", "train", "training")
 
 
 def test_one_address_and_a_complete_list_of_extras():

@@ -5,7 +5,6 @@ import torch
 
 import hf_bert_impl
 from hf_bert_impl.checkpoints import open_checkpoint
-from hf_bert_impl.errors import InputError
 from hf_bert_impl.pruning import prune_checkpoint
 from hf_bert_impl.tasks.base import Columns
 
@@ -67,17 +66,3 @@ def test_masked_words(save_tiny, prune, tmp_path):
     again, info = hf_bert_impl.BertForPreTraining.from_pretrained(output, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
     assert again.dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"count": 9}, "9 heads are to be removed of 10. Use 1 to 8"),
-        ({"share": 1}, "`share` is 1. Use more than 0 and less than 1"),
-        ({"share": 0.04}, "`share` is 0.04, which rounds to no head of 10"),
-        ({"share": 0.5, "count": 2}, "both given"),
-    ],
-)
-def test_bad_options(save_tiny, prune, options, words):
-    with pytest.raises(InputError, match=words):
-        prune(save_tiny("BertForSequenceClassification"), **options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,9 +19,9 @@ from hf_bert_impl.cli.options import (
     Dtype,
     Model,
     Quiet,
-    field_names,
     from_dataclass,
     refuse_unused,
+    taken,
 )
 from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.errors import InputError
@@ -36,12 +35,7 @@ from hf_bert_impl.tables import console, print_table
 AROUND = 24
 
 
-@dataclasses.dataclass(frozen=True)
-class Options(JobOptions, AnswerOptions):
-    """Options of `hf-bert answer`."""
-
-
-@from_dataclass(Options, PANELS)
+@from_dataclass(AnswerOptions, JobOptions, panels=PANELS)
 def answer(
     fields: dict[str, Any],
     command: typer.Context,
@@ -89,7 +83,7 @@ def answer(
         raise InputError("FILE and --context-file are both -. Save one of them to a file.")
     from hf_bert_impl.inference.question_file import check_record, read_questions
 
-    where = JobOptions(**{name: fields.pop(name) for name in field_names(JobOptions)})
+    where = taken(JobOptions, fields)
     if where.works_in_parts(file, output):
         refuse_unused(
             command, "when working in parts", "question", "context", "context_file", "top_k"
@@ -116,16 +110,23 @@ def answer(
     in_parts = ("workers", "address", "part_size", "id_column")
     refuse_unused(command, "without --engine ray or --shard", *in_parts)
     shared = read_context(context, context_file)
-    check_arguments(file, question, shared, context_file, output, where.overwrite)
+    if bool(file) == bool(question):
+        raise InputError("Give either FILE or --question.")
+    if question and shared is None:
+        raise InputError(
+            "A question needs a text with its answer. Add --context TEXT or --context-file FILE."
+        )
+    if output is not None:
+        sources = [name for name in (file, context_file) if name is not None]
+        check_output_file("--output", output, where.overwrite, sources=sources)
     total, questions = None, []
     if file is None:
         questions = [{"question": text, "context": shared or ""} for text in question or []]
         for item in questions:
             check_record(item, "the command")
     elif file != "-":
-        total = sum(
-            1 for _ in read_questions(file, shared)
-        )  # checks every line before the model is loaded
+        # Checks every line before the model is loaded.
+        total = sum(1 for _ in read_questions(file, shared))
     with quiet_libraries():
         from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
         from hf_bert_impl.inference.question_file import answer_records
@@ -170,30 +171,6 @@ def read_context(context: str | None, context_file: str | None) -> str | None:
     if not text.strip():
         raise InputError(f"{context_file} is empty. Give another --context-file.")
     return text
-
-
-def check_arguments(
-    file: str | None,
-    question: list[str] | None,
-    context: str | None,
-    context_file: str | None,
-    output: Path | None,
-    overwrite: bool,
-) -> None:
-    """Check what can be checked before anything is loaded.
-
-    Raises:
-        InputError: Nothing is asked, or in two ways, or the output cannot be written.
-    """
-    if bool(file) == bool(question):
-        raise InputError("Give either FILE or --question.")
-    if question and context is None:
-        raise InputError(
-            "A question needs a text with its answer. Add --context TEXT or --context-file FILE."
-        )
-    if output is not None:
-        sources = [name for name in (file, context_file) if name is not None]
-        check_output_file("--output", output, overwrite, sources=sources)
 
 
 @contextlib.contextmanager

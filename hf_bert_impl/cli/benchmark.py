@@ -18,7 +18,6 @@ from hf_bert_impl.cli.reports import show
 from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.extras import require
 from hf_bert_impl.figures import FORMATS
-from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.files.json_files import write_json
 
 
@@ -71,8 +70,7 @@ def benchmark(
                 source, settings, lambda text: line.update(text, refresh=True)
             ).run()
     if output is not None:
-        with atomic_file(output) as fresh:
-            write_json(fresh, results)
+        write_json(output, results)
     if plot is not None:
         from hf_bert_impl.benchmark.plot import draw
 

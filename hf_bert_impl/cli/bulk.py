@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from hf_bert_impl.cli.errors import quiet_libraries
+from hf_bert_impl.cli.options import BatchInvariant, Dtype
+from hf_bert_impl.data.vector_table import PRECISIONS
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.json_files import to_json
 
@@ -18,6 +20,26 @@ if TYPE_CHECKING:
 
 #: Headings of the help, by the first field below each.
 PANELS = {"part_size": "Work in parts"}
+
+
+@dataclasses.dataclass(frozen=True)
+class TextOptions:
+    """How texts are read and computed."""
+
+    dtype: Dtype = None
+    batch_tokens: int | None = dataclasses.field(default=None, metadata={"min": 1})
+    """Maximum number of tokens per batch; None for 4096."""
+    normalize: bool = dataclasses.field(
+        default=False, metadata={"flags": ("--normalize/--no-normalize",)}
+    )
+    """Scale vectors to length 1."""
+    batch_invariant: BatchInvariant = False
+    column: str | None = None
+    """Column of the texts: a name, or in a .csv or .tsv without header a number from 0. Plain lines
+    are then read as JSON lines, or as .tsv; None for the only column; text, for .jsonl."""
+    precision: str = dataclasses.field(default="float32", metadata={"choices": PRECISIONS})
+    """float32, float16 or int8. int8 needs a .parquet or a folder: a vector is its integers times
+    the column scale."""
 
 
 @dataclasses.dataclass(frozen=True)

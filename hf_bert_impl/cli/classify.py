@@ -6,20 +6,20 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_bert_impl.cli.bulk import PANELS, JobOptions, run_in_parts
+from hf_bert_impl.cli.bulk import PANELS, JobOptions, TextOptions, run_in_parts
 from hf_bert_impl.cli.options import (
     AsJson,
-    BatchTokens,
-    Column,
-    Dtype,
     OutputFolder,
     Silent,
     TextFile,
     from_dataclass,
+    taken,
 )
 
 
-@from_dataclass(JobOptions, PANELS)
+@from_dataclass(
+    TextOptions, JobOptions, panels=PANELS, normalize=None, batch_invariant=None, precision=None
+)
 def classify(
     fields: dict[str, Any],
     file: TextFile,
@@ -27,9 +27,6 @@ def classify(
         str, typer.Option("--model", "-m", help="A sequence classifier: a folder or a hub id.")
     ],
     output: OutputFolder,
-    dtype: Dtype = None,
-    batch_tokens: BatchTokens = None,
-    column: Column = None,
     as_json: AsJson = False,
     quiet: Silent = False,
 ) -> None:
@@ -42,12 +39,13 @@ def classify(
     """
     from hf_bert_impl.distributed import Classify
 
+    text = taken(TextOptions, fields)
     run_in_parts(
         Classify,
         file,
         output,
-        column,
-        {"model": model, "dtype": dtype, "token_budget": batch_tokens},
+        text.column,
+        {"model": model, "dtype": text.dtype, "token_budget": text.batch_tokens},
         JobOptions(**fields),
         as_json=as_json,
         quiet=quiet,

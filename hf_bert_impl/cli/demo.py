@@ -25,6 +25,7 @@ SENTENCES = (
 HEADING = 80
 
 
+@quiet_libraries()
 def demo() -> None:
     """Show on real weights, offline, what this package does.
 
@@ -33,11 +34,6 @@ def demo() -> None:
 
     Example: hf-bert demo
     """
-    with quiet_libraries():
-        _demo()
-
-
-def _demo() -> None:
     out = console()
     folder = checkpoints.demo_folder()
 

@@ -7,17 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_bert_impl.cli.bulk import PANELS, JobOptions, run_in_parts
+from hf_bert_impl.cli.bulk import PANELS, JobOptions, TextOptions, run_in_parts
 from hf_bert_impl.cli.options import (
     AsJson,
-    BatchInvariant,
-    BatchTokens,
-    Column,
-    Dtype,
     Model,
     Silent,
     TextFile,
     from_dataclass,
+    taken,
 )
 from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.data.vector_table import PRECISIONS
@@ -28,7 +25,7 @@ from hf_bert_impl.extras import require
 ENDINGS = (".npy", ".parquet")
 
 
-@from_dataclass(JobOptions, PANELS)
+@from_dataclass(TextOptions, JobOptions, panels=PANELS)
 def embed(
     fields: dict[str, Any],
     model: Model,
@@ -41,20 +38,6 @@ def embed(
             help="A .npy or .parquet to write, or a folder (a name without an ending).",
         ),
     ],
-    dtype: Dtype = None,
-    batch_tokens: BatchTokens = None,
-    normalize: Annotated[
-        bool, typer.Option("--normalize/--no-normalize", help="Scale vectors to length 1.")
-    ] = False,
-    batch_invariant: BatchInvariant = False,
-    column: Column = None,
-    precision: Annotated[
-        str,
-        typer.Option(
-            help="float32, float16 or int8. int8 needs a .parquet or a folder: a vector is its "
-            "integers times the column scale."
-        ),
-    ] = "float32",
     as_json: AsJson = False,
     quiet: Silent = False,
 ) -> None:
@@ -70,11 +53,11 @@ def embed(
 
     Example: hf-bert embed sentence-transformers/all-MiniLM-L6-v2 lines.txt --output vectors.npy
     """
-    where = JobOptions(**fields)
+    text, where = taken(TextOptions, fields), JobOptions(**fields)
     is_file = output.suffix in ENDINGS
-    check_choice("precision", precision, PRECISIONS)
+    check_choice("precision", text.precision, PRECISIONS)
     if is_file:
-        check_form(output, precision, where.id_column, where.shard)
+        check_form(output, text.precision, where.id_column, where.shard)
         parts, rejects = (
             output.with_name(f"{output.name}{ending}") for ending in (".parts", ".rejects.jsonl")
         )
@@ -90,20 +73,20 @@ def embed(
 
     options = {
         "model": model,
-        "dtype": dtype,
-        "normalize": normalize,
-        "token_budget": batch_tokens,
+        "dtype": text.dtype,
+        "normalize": text.normalize,
+        "token_budget": text.batch_tokens,
         # Workers may have different numbers of threads.
-        "batch_invariant": batch_invariant or not is_file or where.engine != "local",
+        "batch_invariant": text.batch_invariant or not is_file or where.engine != "local",
     }
     run_in_parts(
         EmbedTexts,
         file,
         output,
-        column,
+        text.column,
         options,
         where,
-        precision=precision,
+        precision=text.precision,
         as_json=as_json,
         quiet=quiet,
         is_file=is_file,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,19 +15,15 @@ from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import (
     AsJson,
     BatchInvariant,
-    Dataset,
-    Label,
-    MaxLength,
+    DataOptions,
     Model,
-    Pair,
     Picture,
     Pooling,
     Quiet,
-    Text,
     from_dataclass,
+    taken,
 )
-from hf_bert_impl.files.json_files import to_json
-from hf_bert_impl.tables import console, print_table
+from hf_bert_impl.cli.reports import show_table
 from hf_bert_impl.tasks.probe_options import ProbeOptions
 
 app = typer.Typer(
@@ -38,13 +35,6 @@ app = typer.Typer(
 )
 app.command("squad")(evaluate_squad.squad)
 app.command("senteval")(evaluate_senteval.senteval)
-
-Data = Annotated[
-    str,
-    typer.Option(
-        "--data", metavar="FILE", help="Labelled data; with --dataset the name of a split."
-    ),
-]
 
 
 @app.command()
@@ -80,18 +70,17 @@ def sts(
 
         bars = {name: score.spearman for name, score in by_file.items()} | {"all": total.spearman}
         draw_bars(picture, f"{_last(model)}: {_last(data)}", bars, "Spearman correlation times 100")
-    parts = {name: vars(score) for name, score in by_file.items()}
-    report = {"pooling": pooling, **vars(total), "files": parts}
+    report = {"pooling": pooling, **vars(total), "files": by_file}
     rows = [
         (name, f"{score.pairs:,}", f"{score.spearman:.2f}", f"{score.pearson:.2f}")
         for name, score in [*by_file.items(), ("all", total)]
     ]
     title, columns = f"{_last(model)}: {_last(data)}", ("", "pairs", "Spearman", "Pearson")
-    _print(as_json, report, title, columns, rows)
+    show_table(as_json, report, title, columns, rows)
 
 
 @app.command()
-@from_dataclass(ProbeOptions)
+@from_dataclass(DataOptions, ProbeOptions)
 def probe(
     fields: dict[str, Any],
     model: Model,
@@ -103,10 +92,6 @@ def probe(
     protocol: Annotated[
         str, typer.Option(help="classification, pair, entailment or relatedness.")
     ] = "classification",
-    text_column: Text = None,
-    text_pair_column: Pair = None,
-    label_column: Label = None,
-    dataset: Dataset = None,
     pooling: Pooling = None,
     batch_invariant: BatchInvariant = False,
     picture: Picture = None,
@@ -117,18 +102,13 @@ def probe(
     Example: hf-bert evaluate probe MODEL --train train.tsv --test test.tsv --text-column 0
     --label-column 1
     """
-    from hf_bert_impl.tasks.base import Columns
     from hf_bert_impl.tasks.probes import encoder_batcher, read_probe, run_probe
 
     named = {"train": train, "validation": validation, "test": test}
     with quiet_libraries():
-        options = ProbeOptions(**fields)
-        task, examples = read_probe(
-            protocol,
-            {name: source for name, source in named.items() if source is not None},
-            Columns(text_column, text_pair_column, label_column),
-            dataset,
-        )
+        data, options = taken(DataOptions, fields), ProbeOptions(**fields)
+        sources = {name: source for name, source in named.items() if source is not None}
+        task, examples = read_probe(protocol, sources, data.columns, data.dataset)
         encoder = checkpoints.load_encoder(model, pooling=pooling, batch_invariant=batch_invariant)
         batcher = encoder_batcher(encoder.encode)
         result = run_probe(protocol, task, examples, batcher, options=options)
@@ -142,87 +122,81 @@ def probe(
         heads = ["", f"mean of {options.folds} folds", "deviation"]
         columns.append(result.deviations)
     rows = [(name, *(f"{column[name]:.4f}" for column in columns)) for name in result.scores]
-    _print(as_json, report, title, heads, rows)
+    show_table(as_json, report, title, heads, rows)
 
 
-CLASSIFICATION = """Score a fine-tuned classifier; the picture is its confusion matrix.
+@dataclasses.dataclass(frozen=True)
+class EvaluationOptions(DataOptions):
+    """How a fine-tuned model is scored."""
 
-Example: hf-bert evaluate classification sentiment --data test.tsv --text-column 0
---label-column 1"""
+    max_length: int | None = None
+    """Maximum number of tokens of a sequence; None for the model's."""
+    batch_invariant: BatchInvariant = False
+    picture: Picture = None
+
+
 REGRESSION = """Score a fine-tuned regression model; the picture plots predictions against labels.
 
 Example: hf-bert evaluate regression relatedness --data dev.tsv --text-column sentence_A
 --text-pair-column sentence_B --label-column score"""
+CLASSIFICATION = """Score a fine-tuned classifier; the picture is its confusion matrix.
+
+Example: hf-bert evaluate classification sentiment --data test.tsv --text-column 0
+--label-column 1"""
+TAGGING = """Score a fine-tuned tagger by whole entities; the picture is its confusion matrix.
+
+Example: hf-bert evaluate token-classification tagger --data test.conll"""
 
 
-@app.command("classification", help=CLASSIFICATION)
-@app.command("regression", help=REGRESSION)
-def evaluate(
+def score(
+    fields: dict[str, Any],
     context: typer.Context,
     model: Model,
-    data: Data,
-    text_column: Text = None,
-    text_pair_column: Pair = None,
-    label_column: Label = None,
-    dataset: Dataset = None,
-    max_length: MaxLength = None,
-    batch_invariant: BatchInvariant = False,
-    picture: Picture = None,
+    data: Annotated[
+        str,
+        typer.Option(metavar="FILE", help="Labelled data; with --dataset the name of a split."),
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Score a fine-tuned model; the command's name is the task."""
     from hf_bert_impl.inference.loading import load_config
-    from hf_bert_impl.tasks.base import Columns
     from hf_bert_impl.tasks.evaluation import evaluate_task, task_for_model
 
+    options = EvaluationOptions(**fields)
     with quiet_libraries():
         checkpoint = checkpoints.open_checkpoint(model, True, any_family=True)
         config = load_config(checkpoint.path)
-        columns = Columns(text_column, text_pair_column, label_column)
-        task = task_for_model(str(context.info_name), config, columns, dataset)
+        name = str(context.info_name)
+        task = task_for_model(name, config, options.columns, options.dataset)
         scores, split, outputs = evaluate_task(
-            task, checkpoint.path, data, max_length, batch_invariant
+            task, checkpoint.path, data, options.max_length, options.batch_invariant
         )
     title = f"{_last(model)}: {_last(data)}, {len(split.examples):,} examples"
+    picture = options.picture
     if picture is not None and not task.draw(picture, split, outputs, title):
         _draw_scores(picture, title, scores)
     report = {"task": task.name, "examples": len(split.examples), **scores}
     rows = [(metric, f"{score:.4f}") for metric, score in scores.items()]
-    _print(as_json, report, title, ("", ""), rows)
+    show_table(as_json, report, title, ("", ""), rows)
 
 
-@app.command("token-classification")
-def token_classification(
-    context: typer.Context,
-    model: Model,
-    data: Data,
-    text_column: Text = None,
-    label_column: Label = None,
-    dataset: Dataset = None,
-    max_length: MaxLength = None,
-    batch_invariant: BatchInvariant = False,
-    picture: Picture = None,
-    as_json: AsJson = False,
-) -> None:
-    """Score a fine-tuned tagger by whole entities; the picture is its confusion matrix.
-
-    Example: hf-bert evaluate token-classification tagger --data test.conll
-    """
-    labelled = (text_column, None, label_column, dataset)
-    evaluate(context, model, data, *labelled, max_length, batch_invariant, picture, as_json)
+scored = from_dataclass(EvaluationOptions)(score)
+app.command("regression", help=REGRESSION)(scored)
+app.command("classification", help=CLASSIFICATION)(scored)
+app.command("token-classification", help=TAGGING)(
+    from_dataclass(EvaluationOptions, text_pair_column=None)(score)
+)
 
 
 @app.command("masked-lm")
+@from_dataclass(EvaluationOptions, text_pair_column=None, label_column=None, picture=None)
 def masked_lm(
+    fields: dict[str, Any],
     model: Model,
     data: Annotated[
         str,
         typer.Option(metavar="FILE", help="One text per line, or a table; with --dataset a split."),
     ],
-    text_column: Text = None,
-    dataset: Dataset = None,
-    max_length: MaxLength = None,
-    batch_invariant: BatchInvariant = False,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Maximum number of texts, from the start.")
     ] = None,
@@ -236,19 +210,20 @@ def masked_lm(
     Example: hf-bert evaluate masked-lm google-bert/bert-base-cased --data texts.txt --limit 500
     """
     from hf_bert_impl.progress import text_progress
-    from hf_bert_impl.tasks.base import Columns
     from hf_bert_impl.tasks.evaluation import load_fine_tuned
     from hf_bert_impl.tasks.pseudo_perplexity import pseudo_perplexity
     from hf_bert_impl.tasks.registry import make_task
 
+    options = EvaluationOptions(**fields)
+    invariant = options.batch_invariant
     with quiet_libraries():
         checkpoint = checkpoints.open_checkpoint(model, any_family=True)
         tokenizer = checkpoints.load_tokenizer(checkpoint)
-        task = make_task("masked-lm", Columns(text_column), dataset)
+        task = make_task("masked-lm", options.columns, options.dataset)
         texts = [example.text for example in task.read(data)][:limit]
-        loaded = load_fine_tuned(checkpoint.path, task.head, batch_invariant=batch_invariant)
+        loaded = load_fine_tuned(checkpoint.path, task.head, batch_invariant=invariant)
         with text_progress(not quiet, len(texts)) as advance:
-            result = pseudo_perplexity(loaded, tokenizer, texts, max_length, advance)
+            result = pseudo_perplexity(loaded, tokenizer, texts, options.max_length, advance)
     rows = [
         ("pseudo-perplexity", f"{result.pseudo_perplexity:,.3f}"),
         ("accuracy", f"{result.accuracy:.4f}"),
@@ -256,7 +231,7 @@ def masked_lm(
         ("texts", f"{result.texts:,}"),
         ("texts cut", f"{result.cut:,}"),
     ]
-    _print(as_json, vars(result), f"{_last(model)}: {_last(data)}", ("", ""), rows)
+    show_table(as_json, vars(result), f"{_last(model)}: {_last(data)}", ("", ""), rows)
 
 
 def _last(name: str) -> str:
@@ -268,17 +243,3 @@ def _draw_scores(picture: Path, title: str, scores: Mapping[str, float]) -> None
     from hf_bert_impl.tasks.pictures import draw_bars
 
     draw_bars(picture, title, scores, "score")
-
-
-def _print(
-    as_json: bool,
-    report: Mapping[str, Any],
-    title: str,
-    columns: Sequence[str],
-    rows: Iterable[Sequence[str]],
-) -> None:
-    """Prints the report as JSON or as a table."""
-    if as_json:
-        typer.echo(to_json(report))
-    else:
-        print_table(console(), title, columns, rows)

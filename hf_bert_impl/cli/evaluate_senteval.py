@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,10 +21,9 @@ from hf_bert_impl.cli.options import (
     from_dataclass,
 )
 from hf_bert_impl.cli.output_checks import check_output_file
-from hf_bert_impl.files.atomic import atomic_file
-from hf_bert_impl.files.json_files import to_json, write_json
+from hf_bert_impl.cli.reports import show_table
+from hf_bert_impl.files.json_files import write_json
 from hf_bert_impl.progress import progress_bar
-from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.tasks.probe_options import ProbeOptions
 
 if TYPE_CHECKING:
@@ -91,17 +91,17 @@ def senteval(
             results = run_senteval(data_sets, batcher, options=options, progress=progress)
     report = _report(model, options, results)
     if output is not None:
-        with atomic_file(output) as file:
-            write_json(file, report)
-    if as_json:
-        typer.echo(to_json(report))
-    else:
-        _print_results(f"{Path(model).name or model}: SentEval", results)
+        write_json(output, report)
+    title, columns = f"{Path(model).name or model}: SentEval", ("", "score", "this model", "±")
+    columns += tuple(report["published"])
+    show_table(as_json, report, title, columns, _rows(results, report), NOTE, words=(0, 1))
 
 
 def _report(model: str, options: ProbeOptions, results: list[SentEvalResult]) -> dict[str, Any]:
+    """The scores, and those of each system of the paper on the same tasks."""
+    from hf_bert_impl.tasks.senteval import PUBLISHED, means
 
-    tasks = {}
+    tasks: dict[str, dict[str, Any]] = {}
     for result in results:
         tasks[result.name] = {
             "protocol": result.protocol,
@@ -111,42 +111,27 @@ def _report(model: str, options: ProbeOptions, results: list[SentEvalResult]) ->
         }
         if result.deviations is not None:
             tasks[result.name]["standard_deviations"] = result.deviations
-    settings = dataclasses.asdict(options)
-    own, published = _columns(results)
-    report = {"model": model, **settings, "tasks": tasks, "mean": own, "published": published}
-    return report
-
-
-def _columns(
-    results: list[SentEvalResult],
-) -> tuple[dict[str, float], dict[str, dict[str, dict[str, float]]]]:
-    """The model's means; and of each system of the paper the scores and the means."""
-    from hf_bert_impl.tasks.senteval import PUBLISHED, means
-
-    names = [result.name for result in results]
+    names = [*tasks]
     published = {}
     for system, figures in PUBLISHED.items():
         shown = {name: figures[name] for name in names if name in figures}
         if shown:
             published[system] = {"tasks": shown, "mean": means(shown, names)}
-    return means({result.name: result.score for result in results}, names), published
+    own = means({result.name: result.score for result in results}, names)
+    settings = dataclasses.asdict(options)
+    return {"model": model, **settings, "tasks": tasks, "mean": own, "published": published}
 
 
-def _print_results(title: str, results: list[SentEvalResult]) -> None:
-    own, published = _columns(results)
-
+def _rows(results: list[SentEvalResult], report: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     def beside(part: str, name: str) -> list[str]:
-        figures = [system[part].get(name) for system in published.values()]
+        figures = [system[part].get(name) for system in report["published"].values()]
         return ["" if figure is None else f"{figure:.1f}" for figure in figures]
 
-    rows = []
     for result in results:
         kind = " / ".join(HEADS[name] for name in result.metrics)
         scores = " / ".join(f"{result.scores[name]:.1f}" for name in result.metrics)
         spread = result.deviations
         deviation = "" if spread is None else f"{spread[result.metrics[0]]:.1f}"
-        rows.append((result.name, kind, scores, deviation, *beside("tasks", result.name)))
-    for kind, mean in own.items():
-        rows.append(("mean", kind, f"{mean:.1f}", "", *beside("mean", kind)))
-    columns = ("", "score", "this model", "±", *published)
-    print_table(console(), title, columns, rows, NOTE, words=(0, 1))
+        yield result.name, kind, scores, deviation, *beside("tasks", result.name)
+    for kind, mean in report["mean"].items():
+        yield "mean", kind, f"{mean:.1f}", "", *beside("mean", kind)

@@ -20,10 +20,9 @@ from hf_bert_impl.cli.options import (
     from_dataclass,
     refuse_unused,
 )
+from hf_bert_impl.cli.reports import show_table
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.inference.answer_options import AnswerOptions
-from hf_bert_impl.tables import console, print_table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +75,7 @@ def squad(
 
     Example: hf-bert evaluate squad MODEL --data dev-v2.0.json
     """
-    check_arguments(context, model, data, predictions, na_prob)
+    check_arguments(context)
     with quiet_libraries():
         from hf_bert_impl.data.squad import read_squad
         from hf_bert_impl.tasks import pictures
@@ -109,36 +108,29 @@ def squad(
         names = [part + name for part in parts for name in ("exact", "f1")]
         bars = {name: metrics[name] for name in names if name in metrics}
         pictures.draw_bars(picture, title, bars, "%")
-    if as_json:
-        typer.echo(to_json(metrics))
-    else:
-        print_metrics(title, metrics)
+    columns = ("", "questions", "exact match", "F1", "threshold")
+    show_table(as_json, metrics, title, columns, _rows(metrics))
 
 
-def check_arguments(
-    context: typer.Context,
-    model: str | None,
-    data: str,
-    predictions: str | None,
-    na_prob: str | None,
-) -> None:
+def check_arguments(context: typer.Context) -> None:
     """Checks the arguments before anything is read.
 
     Raises:
         InputError: Arguments are missing or exclude each other.
     """
-    if not data:
+    names = ("model", "predictions", "tune_threshold", "output")
+    model, predictions, tune_threshold, output = (context.params[name] for name in names)
+    if not context.params["data"]:
         raise InputError("There is no data. Add --data FILE with questions in SQuAD's format.")
     if (model is None) == (predictions is None):
         raise InputError("Give either MODEL or --predictions.")
     if predictions is not None:
         unread = ("tune_threshold", "dtype", "batch_invariant", "output")
         refuse_unused(context, "with --predictions", *unread, *field_names(SquadOptions))
-        if na_prob is None:
+        if context.params["na_prob"] is None:
             refuse_unused(context, "without --na-prob", "na_prob_threshold")
     else:
         refuse_unused(context, "with MODEL", "na_prob", "na_prob_threshold")
-    tune_threshold, output = context.params["tune_threshold"], context.params["output"]
     if tune_threshold and not Path(str(model)).expanduser().is_dir():
         raise InputError(
             f"{model} is not a folder, so it cannot store the threshold. Download the model "
@@ -148,8 +140,8 @@ def check_arguments(
         raise InputError(f"{output} is a file. Choose another name for the folder.")
 
 
-def print_metrics(title: str, metrics: dict[str, float]) -> None:
-    """Prints the scores of each set of questions, and the best over all thresholds."""
+def _rows(metrics: dict[str, float]) -> list[tuple[str, ...]]:
+    """The scores of each set of questions, and the best over all thresholds."""
     used = metrics.get("null_score_diff_threshold")
     rows: list[tuple[str, ...]] = [
         (
@@ -167,5 +159,4 @@ def print_metrics(title: str, metrics: dict[str, float]) -> None:
         best = (f"{metrics[f'best_{name}']:.2f}" for name in ("exact", "f1"))
         said = "exact {:.4g}, F1 {:.4g}".format(*thresholds)
         rows.append(("best, by threshold", "", *best, said))
-    columns = ("", "questions", "exact match", "F1", "threshold")
-    print_table(console(), title, columns, rows)
+    return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Annotated, Any
 
@@ -10,21 +11,19 @@ import typer
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import (
-    Dataset,
-    Label,
+    DataOptions,
     OutputFolder,
-    Overwrite,
     PushToHub,
     Silent,
-    Text,
     from_dataclass,
     one_of,
+    taken,
 )
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
-from hf_bert_impl.training.launch import check_not_refused
+from hf_bert_impl.training.launch import check_not_refused, has_begun
 
 TASKS = (
     *("classification", "regression", "token-classification"),
@@ -32,21 +31,24 @@ TASKS = (
 )
 
 
-@from_dataclass(
-    FinetuningOptions,
-    model=Annotated[
-        str, typer.Option(metavar="MODEL", help="The BERT to start from: a folder or a hub id.")
-    ],
-    output=OutputFolder,
-    seeds=Annotated[
-        list[int],
-        typer.Option(
-            "--seed",
-            help="May be repeated: one run per seed; the best is saved, the spread reported.",
-        ),
-    ],
-    overwrite=Overwrite,
-)
+@dataclasses.dataclass(frozen=True)
+class TaskOptions(DataOptions):
+    """The data of a task, and how they are read."""
+
+    text_pair_column: str | None = None
+    """The second text of a pair; for multiple-choice the choices, as a,b,c."""
+    multi_label: Annotated[
+        bool | None, typer.Option("--multi-label", help="Several labels per text: a,b or a list.")
+    ] = None
+    doc_stride: int | None = None
+    """question-answering: overlap between windows of a long text, in tokens."""
+    masking: str | None = dataclasses.field(
+        default=None, metadata={"choices": ("token", "whole-word")}
+    )
+    """masked-lm: token or whole-word; None for token."""
+
+
+@from_dataclass(TaskOptions, FinetuningOptions, output=OutputFolder)
 def finetune(
     fields: dict[str, Any],
     task: Annotated[
@@ -68,28 +70,6 @@ def finetune(
         str | None, typer.Option(help="Data to choose the best epoch on.")
     ] = None,
     test: Annotated[str | None, typer.Option(help="Data to score at the end.")] = None,
-    text_column: Text = None,
-    text_pair_column: Annotated[
-        str | None,
-        typer.Option(help="The second text of a pair; for multiple-choice the choices, as a,b,c."),
-    ] = None,
-    label_column: Label = None,
-    dataset: Dataset = None,
-    multi_label: Annotated[
-        bool, typer.Option("--multi-label", help="Several labels per text: a,b or a list.")
-    ] = False,
-    doc_stride: Annotated[
-        int | None,
-        typer.Option(help="question-answering: overlap between windows of a long text, in tokens."),
-    ] = None,
-    masking: Annotated[
-        str | None,
-        typer.Option(
-            help="masked-lm: token or whole-word.",
-            show_default="token",
-            autocompletion=one_of("token", "whole-word"),
-        ),
-    ] = None,
     push_to_hub: PushToHub = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print metrics.json in place of a table.")
@@ -110,17 +90,17 @@ def finetune(
         quiet, as_json, push_to_hub = True, False, None
     with quiet_libraries():
         checkpoint = checkpoints.open_checkpoint(fields["model"], with_tokenizer=True)
-        from hf_bert_impl.tasks.base import Columns
         from hf_bert_impl.tasks.registry import GLUE, make_task
         from hf_bert_impl.training.finetuning import Sources
         from hf_bert_impl.training.finetuning import finetune as run
         from hf_bert_impl.training.finetuning_output import check_new, unfinished
         from hf_bert_impl.training.reporting import progress
 
-        columns = Columns(text_column, text_pair_column, label_column)
-        special = {"doc_stride": doc_stride, "masking": masking, "multi_label": multi_label or None}
+        data = taken(TaskOptions, fields)
+        names = ("doc_stride", "masking", "multi_label")
+        special = {name: getattr(data, name) for name in names}
         chosen = {name: value for name, value in special.items() if value is not None}
-        made = make_task(task, columns, dataset, **chosen)
+        made = make_task(task, data.columns, data.dataset, **chosen)
         if task in GLUE:
             validation = validation or GLUE[task].validation
         if train is None and made.dataset is None:
@@ -130,7 +110,7 @@ def finetune(
         if push_to_hub is not None:
             from hf_bert_impl.hub.uploading import reserve
 
-            check_new(options.output, options.overwrite)
+            check_new(options.output, options.overwrite or has_begun(options.output))
             reserve(push_to_hub, made.head)
         try:
             with progress(not quiet) as callbacks:

@@ -11,7 +11,7 @@ import re
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -19,6 +19,11 @@ from hf_bert_impl.checkpoints import HEADS
 from hf_bert_impl.data.option_ranges import RANGES
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.figures import check_picture
+
+if TYPE_CHECKING:
+    from hf_bert_impl.tasks.base import Columns
+
+Options = TypeVar("Options")
 
 
 def _drawable(picture: Path | None) -> Path | None:
@@ -96,17 +101,6 @@ TextFile = Annotated[
         "- is standard input.",
     ),
 ]
-Column = Annotated[
-    str | None,
-    typer.Option(
-        help="Column of the texts: a name, or in a .csv or .tsv without header a number from "
-        "0. Plain lines are then read as JSON lines, or as .tsv.",
-        show_default="the only column; text, for .jsonl",
-    ),
-]
-BatchTokens = Annotated[
-    int | None, typer.Option(min=1, help="Maximum number of tokens per batch.", show_default="4096")
-]
 
 
 def refuse_unused(context: typer.Context, where: str, *names: str) -> None:
@@ -124,74 +118,72 @@ def refuse_unused(context: typer.Context, where: str, *names: str) -> None:
             raise InputError(f"{flag} has no effect {where}. Leave it out.")
 
 
-# --- labelled data ----------------------------------------------------------------------------
-
-Text = Annotated[
-    str | None,
-    typer.Option(
-        "--text-column",
-        "--column",
-        help="Column of the text: a name, or without header a number from 0.",
-        show_default="text; tokens",
-    ),
-]
-Pair = Annotated[
-    str | None, typer.Option("--text-pair-column", help="Column of the second text of a pair.")
-]
-Label = Annotated[
-    str | None,
-    typer.Option("--label-column", help="Column of the label.", show_default="label; tags"),
-]
-Dataset = Annotated[
-    str | None,
-    typer.Option(help="A dataset in place of files: a hub id, ID:CONFIGURATION, or a folder."),
-]
-MaxLength = Annotated[
-    int | None,
-    typer.Option(help="Maximum number of tokens of a sequence.", show_default="the model's"),
-]
-
 # --- dataclasses ------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class DataOptions:
+    """Labelled data."""
+
+    text_column: str | None = dataclasses.field(
+        default=None, metadata={"flags": ("--text-column", "--column")}
+    )
+    """Column of the text: a name, or without header a number from 0; None for text; tokens."""
+    text_pair_column: str | None = None
+    """Column of the second text of a pair."""
+    label_column: str | None = None
+    """Column of the label; None for label; tags."""
+    dataset: str | None = None
+    """A dataset in place of files: a hub id, ID:CONFIGURATION, or a folder."""
+
+    @property
+    def columns(self) -> Columns:
+        """The columns for the library."""
+        from hf_bert_impl.tasks.base import Columns
+
+        return Columns(self.text_column, self.text_pair_column, self.label_column)
+
 
 #: The meaning of None at the end of a field's line.
 _NONE = re.compile(r"; None for (.*)\.$")
 
 
 def from_dataclass(
-    options: type, panels: Mapping[str, str] | None = None, **special: Any
+    *options: type, panels: Mapping[str, str] | None = None, **special: Any
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command an option for each field of a dataclass.
+    """Gives a command an option for each field of some dataclasses.
 
     Type, default and range are the field's; the help is the line below it. "; None for X." at its
     end becomes the default in the help. A field's metadata may have "flags", "metavar", "min" and
     "choices" (for completion in the shell).
 
     Args:
-        options: The dataclass.
+        *options: The dataclasses.
         panels: Field to the heading of the help that begins with it.
         **special: Annotated types of special fields; None omits a field.
 
     Returns:
         A decorator. The function gets the fields' values as a dict, then its own options by name.
     """
-    docs, types = field_docs(options), typing.get_type_hints(options, include_extras=True)
     parameters, panel = [], None
-    for field in dataclasses.fields(options):
-        panel = (panels or {}).get(field.name, panel)
-        annotation = special.get(field.name, types[field.name])
-        if annotation is None:
-            continue
-        if typing.get_origin(annotation) is not Annotated:
-            annotation = _option(field, annotation, docs, panel)
-        default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
-        parameters.append(
-            inspect.Parameter(
-                field.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=list(default) if isinstance(default, tuple) else default,
-                annotation=annotation,
+    for kind in options:
+        docs, types = field_docs(kind), typing.get_type_hints(kind, include_extras=True)
+        for field in dataclasses.fields(kind):
+            name, default = field.name, field.default
+            panel = (panels or {}).get(name, panel)
+            annotation = special.get(name, types[name])
+            if annotation is None:
+                continue
+            if typing.get_origin(annotation) is not Annotated:
+                annotation = _option(field, annotation, docs[name], panel)
+            if default is dataclasses.MISSING:
+                default = inspect.Parameter.empty
+            elif isinstance(default, tuple):
+                default = list(default)
+            keyword = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(
+                inspect.Parameter(name, keyword, default=default, annotation=annotation)
             )
-        )
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
@@ -220,6 +212,11 @@ def field_names(options: type) -> list[str]:
     return [field.name for field in dataclasses.fields(options)]
 
 
+def taken(options: type[Options], fields: dict[str, Any]) -> Options:
+    """Makes a dataclass of its fields in `fields`, and removes them there."""
+    return options(**{name: fields.pop(name) for name in field_names(options) if name in fields})
+
+
 def field_docs(options: type) -> dict[str, str]:
     """The line below each field of a dataclass; names of fields become options."""
     bases = [base for base in reversed(options.__mro__) if dataclasses.is_dataclass(base)]
@@ -244,10 +241,8 @@ def _own_docs(options: type) -> dict[str, str]:
     }
 
 
-def _option(
-    field: dataclasses.Field[Any], kind: Any, docs: Mapping[str, str], panel: str | None
-) -> Any:
-    name, doc = field.name, docs[field.name]
+def _option(field: dataclasses.Field[Any], kind: Any, doc: str, panel: str | None) -> Any:
+    name = field.name
     allowed, choices = RANGES.get(name), field.metadata.get("choices")
     unset = _NONE.search(doc)
     # Without a name typer makes --name/--no-name.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import sys
 from collections.abc import Iterator
@@ -40,7 +39,7 @@ def _size(text: str, default: str) -> Any:
 
 @from_dataclass(
     PretrainingOptions,
-    PANELS,
+    panels=PANELS,
     files=Files,
     output=OutputFolder,
     sizes=None,
@@ -100,7 +99,7 @@ def pretrain(
 
             push_folder(options.output, push_to_hub, MODELS[options.objective])
     if as_json:
-        typer.echo(to_json(summary(result)))
+        typer.echo(to_json(result))
     elif not quiet:
         print_result(result)
 
@@ -118,17 +117,6 @@ def dataset_bars(show: bool) -> Iterator[None]:
     finally:
         if was_shown:
             datasets.enable_progress_bars()
-
-
-def summary(result: PretrainingResult) -> dict[str, Any]:
-    """The results of a run for JSON."""
-    return {
-        "output": str(result.output),
-        "steps": result.steps,
-        "training": result.training,
-        "validation": result.validation,
-        "statistics": None if result.statistics is None else dataclasses.asdict(result.statistics),
-    }
 
 
 def print_result(result: PretrainingResult) -> None:

@@ -14,12 +14,11 @@ from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import (
     AsJson,
-    Label,
-    Pair,
+    DataOptions,
     Picture,
     Quiet,
-    Text,
     from_dataclass,
+    taken,
 )
 from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.tables import console, print_table
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from hf_bert_impl.tasks.head_importance import HeadImportance
 
 
-@from_dataclass(PruningOptions)
+@from_dataclass(DataOptions, PruningOptions, dataset=None)
 def prune_heads(
     fields: dict[str, Any],
     model: Annotated[
@@ -37,9 +36,6 @@ def prune_heads(
     ],
     data: Annotated[str, typer.Option(metavar="FILE", help="Data to measure the importance on.")],
     picture: Picture = None,
-    text_column: Text = None,
-    text_pair_column: Pair = None,
-    label_column: Label = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -54,12 +50,11 @@ def prune_heads(
     """
     with quiet_libraries():
         from hf_bert_impl.pruning import prune_checkpoint
-        from hf_bert_impl.tasks.base import Columns
 
         result = prune_checkpoint(
             checkpoints.open_checkpoint(model),
             data,
-            columns=Columns(text_column, text_pair_column, label_column),
+            columns=taken(DataOptions, fields).columns,
             progress=not quiet,
             **fields,
         )

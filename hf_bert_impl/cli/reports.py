@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -28,6 +28,22 @@ def show(report: Report[Any], as_json: bool, **options: Any) -> None:
         typer.echo(to_json(report))
     else:
         report.render(console(), **options)
+
+
+def show_table(
+    as_json: bool,
+    report: Any,
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    note: str = "",
+    words: Collection[int] = (0,),
+) -> None:
+    """Prints a report as one JSON object, or as a table; further arguments as in `print_table`."""
+    if as_json:
+        typer.echo(to_json(report))
+    else:
+        print_table(console(), title, columns, rows, note, words=words)
 
 
 def show_speed(rows: Sequence[Timed], title: str = "") -> None:

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import Dtype, Model, from_dataclass, one_of
+from hf_bert_impl.cli.options import Dtype, Model, from_dataclass
 from hf_bert_impl.serving.options import KEY_VARIABLE, LOOPBACK, PATHS, ServingOptions
 
 
-@from_dataclass(
-    ServingOptions,
-    dtype=Dtype,
-    task=Annotated[
-        str | None,
-        typer.Option(
-            help="embed, rerank, classify or answer.",
-            show_default="the task of the model's config",
-            autocompletion=one_of(*PATHS),
-        ),
-    ],
-)
+@from_dataclass(ServingOptions, dtype=Dtype)
 def serve(fields: dict[str, Any], model: Model) -> None:
     """Serve a model over HTTP; requests are batched without padding.
 

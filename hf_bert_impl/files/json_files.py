@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.files.text import check_text_file
 
 
@@ -112,8 +113,9 @@ def to_json(value: Any, indent: int | None = None) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a value as `to_json` gives it, indented."""
-    path.write_text(to_json(value, indent=2) + "\n", encoding="utf-8")
+    """Writes a value as `to_json` gives it, indented; the file is replaced atomically."""
+    with atomic_file(path) as fresh:
+        fresh.write_text(to_json(value, indent=2) + "\n", encoding="utf-8")
 
 
 def plain(value: Any) -> Any:

@@ -31,7 +31,7 @@ class ServingOptions:
     """The port to listen on. 0 takes a free one."""
     replicas: int = 1
     """Processes with the model, which share the threads. More than 1 need the extra ray."""
-    task: str | None = None
+    task: str | None = dataclasses.field(default=None, metadata={"choices": PATHS})
     """embed, rerank, classify or answer; None for the task of the model's config."""
     name: str | None = None
     """The model's name for clients; None for the last part of MODEL."""

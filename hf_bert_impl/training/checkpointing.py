@@ -16,10 +16,10 @@ from safetensors import SafetensorError
 from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_bert_impl.errors import InputError, one_line
-from hf_bert_impl.files.atomic import PARTIAL, atomic_file, is_disk_full
-from hf_bert_impl.files.json_files import plain, read_json, write_json
+from hf_bert_impl.files.atomic import PARTIAL, is_disk_full
+from hf_bert_impl.files.json_files import plain, read_json
 
-#: The settings of a run.
+#: The settings of a run: JSON values that must match to resume it.
 SETTINGS = "run.json"
 MIB = 2**20
 
@@ -80,12 +80,6 @@ def writing(what: str, folder: Path) -> Iterator[None]:
             f"{what} could not be written to {folder} ({reason}, {free:,.0f} MiB are free). "
             f"Free disk space and resume: {whole}."
         ) from error
-
-
-def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Writes the settings of a run: JSON values that must match to resume it."""
-    with atomic_file(folder / SETTINGS) as fresh:
-        write_json(fresh, settings)
 
 
 def check_settings(folder: Path, settings: Mapping[str, Any]) -> None:

@@ -111,7 +111,10 @@ def finetune(
         training: dict[str, Any] = {}  # of the best seed
         for seed in options.seeds:
             set_seed(seed)  # before loading, which draws the weights of a new head
-            model = load_for_task(options.model, task, splits["train"])
+            cls = getattr(hf_bert_impl, task.head)
+            model, new = open_weights(cls, options.model, **task.config())
+            if "classifier.bias" in new:
+                task.start_head(model, splits["train"])
             place = work / f"seed-{seed}"
             arguments = (model, tokenizer, task, splits, options, seed, place, weights)
             trainer = build_trainer(*arguments, callbacks)
@@ -171,19 +174,6 @@ def prepare(
         part: Split(rows, task.features(rows, tokenizer, length)) for part, rows in examples.items()
     }
     return splits, length
-
-
-def load_for_task(path: str, task: Task, train: Split) -> Any:
-    """Loads a checkpoint into the task's class; a head that does not fit is drawn at random.
-
-    Raises:
-        ValueError: Weights outside of the head are missing or have another size, or weights are not
-            finite.
-    """
-    model, new = open_weights(getattr(hf_bert_impl, task.head), path, **task.config())
-    if "classifier.bias" in new:
-        task.start_head(model, train)
-    return model
 
 
 def _predict(

@@ -13,8 +13,8 @@ from hf_bert_impl.errors import InputError
 class FinetuningOptions:
     """How to fine-tune."""
 
-    model: str
-    """The checkpoint to start from: a folder or a hub id."""
+    model: str = dataclasses.field(metadata={"metavar": "MODEL"})
+    """The BERT to start from: a folder or a hub id."""
     output: Path
     """The folder to write."""
     epochs: float = 3.0
@@ -23,8 +23,8 @@ class FinetuningOptions:
     """Examples per optimizer step, over all processes and micro-batches."""
     learning_rate: float = 5e-5
     """The peak rate after the warm-up; it then decreases linearly to 0."""
-    seeds: tuple[int, ...] = (42,)
-    """One run per seed; the best on the validation data is saved, and the spread reported."""
+    seeds: tuple[int, ...] = dataclasses.field(default=(42,), metadata={"flags": ("--seed",)})
+    """May be repeated: one run per seed; the best is saved, the spread reported."""
     max_length: int | None = None
     """Tokens at which a sequence is cut; None for the maximum of task and model."""
     warmup: float = 0.1
@@ -40,7 +40,7 @@ class FinetuningOptions:
     bf16: bool = False
     """Compute in bfloat16 where autocast allows it."""
     overwrite: bool = False
-    """Replace an existing output."""
+    """Replace the output if it exists."""
 
     def __post_init__(self) -> None:
         check_ranges(self, warmup=WARMUP_SHARE)

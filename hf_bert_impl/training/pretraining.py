@@ -33,6 +33,7 @@ from hf_bert_impl.data.tokenized_documents import tokenizer_state
 from hf_bert_impl.extras import require
 from hf_bert_impl.figures import save
 from hf_bert_impl.files.atomic import atomic_files
+from hf_bert_impl.files.json_files import write_json
 from hf_bert_impl.files.lock import output_lock
 from hf_bert_impl.files.output_folder import check_output
 from hf_bert_impl.model.configuration_bert import BertConfig
@@ -43,7 +44,6 @@ from hf_bert_impl.training.checkpointing import (
     last_checkpoint,
     remove_leftovers,
     step_of,
-    write_settings,
     writing,
 )
 from hf_bert_impl.training.curves import curves_figure
@@ -115,7 +115,7 @@ def pretrain(
         if is_main:
             begin(output)
             remove_leftovers(output)
-            write_settings(output, settings)
+            write_json(output / SETTINGS, settings)
         check_shared(state, output / SETTINGS)
         if validation is None:
             arguments.eval_strategy = "no"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +62,12 @@ def build_config(options: PretrainingOptions, tokenizer: BertTokenizer) -> BertC
             if options.variant == "codertimo":  # its code fixes these sizes
                 fixed = {"intermediate_size": 4 * width, "max_position_embeddings": 512}
                 fitting |= CODERTIMO_FIELDS | fixed
-                _check_fixed(sizes, fixed)
+                for name, size in fixed.items():
+                    if sizes.get(name, size) != size:
+                        raise InputError(
+                            f"{name} is {sizes[name]}, and codertimo's code has {size}. Leave it "
+                            "out."
+                        )
             config = BertConfig.from_dict(fitting | sizes)
         else:
             file = Path(options.config)
@@ -108,14 +112,6 @@ def check_config(
             f"pads with {config.pad_token_id}. Make the vocabulary with `hf-bert tokenizer words`."
         )
     return config
-
-
-def _check_fixed(sizes: Mapping[str, float], fixed: Mapping[str, float]) -> None:
-    for name, size in fixed.items():
-        if sizes.get(name, size) != size:
-            raise InputError(
-                f"{name} is {sizes[name]}, and codertimo's code has {size}. Leave it out."
-            )
 
 
 def build_model(options: PretrainingOptions, config: BertConfig) -> Any:

@@ -1,12 +1,13 @@
 """`hf-bert convert` and `hf-bert inspect`."""
 
 import json
+import math
 
-import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.conversion.cases import FIXTURES
+from hf_bert_impl.conversion.tensors import dtype_name
+from tests.conversion.cases import FIXTURES, tensors_of
 
 
 def test_table_says_what_was_done(hf_bert, tmp_path):
@@ -39,24 +40,28 @@ def test_options_reach_the_conversion(hf_bert, tmp_path):
     assert "lower" not in report["result"]["tokenizer"]
 
 
-@pytest.mark.parametrize("name", ["tf1", "codertimo"])
-def test_inspect_lists_every_tensor(hf_bert, name):
-    result = hf_bert("inspect", FIXTURES / name, "--json")
+def test_inspect_lists_every_tensor_and_what_it_becomes(hf_bert):
+    result = hf_bert("inspect", FIXTURES / "tf1", "--json")
     assert result.status == 0, result.err
     found = json.loads(result.out)
-    assert found["problem"] is None
-    table = hf_bert("inspect", FIXTURES / name)
-    assert table.status == 0
-    words = "".join(table.out.split())
-    for row in found["tensors"][:3]:
-        assert row["name"] in words
+    assert (found["path"], found["problem"]) == (str(FIXTURES / "tf1"), None)
+    assert (found["class"], found["format"]) == ("BertForPreTraining", "tf1")
+    assert "google-research" in found["software"]
+    assert found["container"] == "TensorFlow (tensor bundle, version 1)"
+    becomes = {row["name"]: row["becomes"] for row in found["tensors"]}
+    assert becomes["global_step"].startswith("(") and "step" in becomes["global_step"]
+    assert becomes["bert/embeddings/word_embeddings"] == "bert.embeddings.word_embeddings.weight"
+    listed = {row["name"]: (tuple(row["shape"]), row["dtype"]) for row in found["tensors"]}
+    tensors = tensors_of("tf1")
+    assert listed == {name: (tuple(t.shape), dtype_name(t)) for name, t in tensors.items()}
+    assert found["numbers"] == sum(math.prod(shape) for shape, _ in listed.values())
+    table = "".join(hf_bert("inspect", FIXTURES / "tf1").out.split())
+    assert all(name in table for name in listed)
 
 
-def test_inspect_shows_what_cannot_be_converted(hf_bert, one_error_line, tmp_path):
+def test_inspect_shows_what_cannot_be_converted(hf_bert, tmp_path):
     save_file({"roberta.x.weight": torch.ones(3, 5)}, tmp_path / "model.safetensors")
     result = hf_bert("inspect", tmp_path / "model.safetensors")
     assert result.status == 0
     for words in ("roberta.x.weight", "3 × 5", "cannot be converted"):
         assert words in result.out
-    (tmp_path / "a.txt").write_text("hello")
-    one_error_line(hf_bert("inspect", tmp_path / "a.txt"), "no known format")

@@ -16,12 +16,13 @@ def test_the_shell_sees_help_at_once_and_one_line_of_errors():
         "import sys; from hf_bert_impl.cli import main; assert main(['--help']) == 0;"
         "assert not {'torch', 'transformers'} & set(sys.modules);"
         "status = main(['verify', './nowhere']);"
+        "assert main(['push', 'm', 'a b']) == 2;"
         "assert 'torch' not in sys.modules; sys.exit(status)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "fill-mask" in done.stdout
-    assert done.stderr.startswith("error: There is no folder") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: There is no folder") and done.stderr.count("\n") == 2
 
 
 @pytest.fixture

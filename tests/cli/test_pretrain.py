@@ -6,7 +6,6 @@ import pytest
 
 from hf_bert_impl import BertForMaskedLM, BertForPreTraining
 from tests.checkpoints import SPECIAL_TOKENS
-from tests.damage import DEEP
 
 pytest.importorskip("datasets", reason="pip install -e '.[train]'")
 pytest.importorskip("tensorboard", reason="pip install -e '.[train]'")
@@ -75,13 +74,3 @@ def test_reviews(run, one_error_line, place):
     assert (statistics["documents"], statistics["sentences"]) == (60, 120)
     # "." is no word of the vocabulary, and no tag or label is there to be another.
     assert statistics["tokens"] == 60 * (2 + 1 + 4 + 1)
-
-
-def test_resuming_with_other_options(run, one_error_line, place):
-    assert run("--quiet").status == 0
-    before = (place / "made" / "model.safetensors").read_bytes()
-    one_error_line(run("--resume", "--seed", 3), "options.seed was 0, now 3")
-    for content in (DEEP, "null", "", "{"):
-        (place / "made" / "run.json").write_text(content)
-        one_error_line(run("--resume"), "run.json", "restore it, or start anew")
-    assert (place / "made" / "model.safetensors").read_bytes() == before

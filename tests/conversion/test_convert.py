@@ -12,11 +12,9 @@ from transformers.models.bert import modeling_bert as upstream
 
 import hf_bert_impl
 from hf_bert_impl.conversion import convert, load_any
-from hf_bert_impl.conversion.listing import list_tensors
 from hf_bert_impl.conversion.readers.pickles import read_pickled_vocabulary
-from hf_bert_impl.conversion.tensors import dtype_name
 from hf_bert_impl.errors import InputError
-from tests.conversion.cases import CHECKPOINTS, FIXTURES, PRETRAINING, assert_same, tensors_of
+from tests.conversion.cases import CHECKPOINTS, FIXTURES, PRETRAINING, assert_same
 from tests.model.cases import assert_as_fixture, of_fixture
 
 CODERTIMO_TOLERANCE = 2e-4
@@ -344,18 +342,3 @@ def test_untied_decoder_is_kept(tmp_path):
     assert "tie_word_embeddings" in report.notes[0]
     model = hf_bert_impl.BertForMaskedLM.from_pretrained(tmp_path / "out")
     assert torch.equal(model.cls.predictions.decoder.weight, words + 0.5)
-
-
-def test_every_tensor_and_what_it_becomes():
-    found = list_tensors(FIXTURES / "tf1")
-    assert (found["path"], found["problem"]) == (str(FIXTURES / "tf1"), None)
-    assert (found["class"], found["format"]) == ("BertForPreTraining", "tf1")
-    assert "google-research" in found["software"]
-    assert found["numbers"] > 1000
-    becomes = {row["name"]: row["becomes"] for row in found["tensors"]}
-    assert becomes["global_step"].startswith("(") and "step" in becomes["global_step"]
-    assert becomes["bert/embeddings/word_embeddings"] == "bert.embeddings.word_embeddings.weight"
-    listed = {row["name"]: (tuple(row["shape"]), row["dtype"]) for row in found["tensors"]}
-    tensors = tensors_of("tf1")
-    assert listed == {name: (t.shape, dtype_name(t)) for name, t in tensors.items()}
-    assert found["container"] == "TensorFlow (tensor bundle, version 1)"

@@ -26,7 +26,6 @@ from tests.conversion.bundles import (
 )
 from tests.conversion.cases import FIXTURES, FORMATS
 
-TF1 = FIXTURES / "tf1" / "bert_model.ckpt"
 PARTITIONED = FIXTURES / "tf1_partitioned" / "model.ckpt-7"
 read_all, refuse = FORMATS["tf1"].read_all, FORMATS["tf1"].refuse
 

@@ -39,12 +39,3 @@ def tiny(tmp_path: Path) -> Callable[..., Loaded]:
         return Loaded(model, hf_bert_impl.BertTokenizer.from_pretrained(folder))
 
     return make
-
-
-@pytest.fixture(scope="session")
-def minilm(minilm_path: Path) -> Loaded:
-    """all-MiniLM-L6-v2: six layers of twelve heads."""
-    return Loaded(
-        hf_bert_impl.BertModel.from_pretrained(minilm_path),
-        hf_bert_impl.BertTokenizer.from_pretrained(minilm_path),
-    )
