@@ -258,8 +258,7 @@ class BulkJob:
             "seconds": round(time.perf_counter() - begin, 3),
             "rejects": rejects,
         }
-        with atomic_file(self._entry(part.name)) as fresh:
-            write_json(fresh, entry)
+        write_json(self._entry(part.name), entry)
         return entry
 
     def _records(self, part: Part) -> list[Record]:
@@ -448,8 +447,7 @@ class BulkJob:
         """Stores the parts of inputs, by the index of the input."""
         for file, parts in cuts.items():
             if self._stored_cut(file) != parts:
-                with atomic_file(self._cut_file(file)) as fresh:
-                    write_json(fresh, {"parts": parts})
+                write_json(self._cut_file(file), {"parts": parts})
 
     def discard(self) -> None:
         """Removes the folder, `_job.json` last: an interrupted removal leaves a job to resume."""
@@ -486,8 +484,7 @@ class BulkJob:
             "computed_by": sorted({entry["computed_by"] for entry in entries}),
             "parts": entries,
         }
-        with atomic_file(self.folder / MANIFEST) as fresh:
-            write_json(fresh, manifest)
+        write_json(self.folder / MANIFEST, manifest)
         names = {entry["part"] for entry in entries}
         for folder in (self.folder, self.folder / ENTRIES, self.folder / CUTS):
             for left in folder.glob(".partial-*"):  # of interrupted runs

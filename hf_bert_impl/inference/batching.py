@@ -14,7 +14,7 @@ Ids = list[int]
 def check_text(index: int, text: object) -> None:
     """Raises TypeError if an entry of `texts` is no str, ValueError if it is not valid Unicode."""
     if not isinstance(text, str):
-        raise TypeError(f"texts[{index}] is {type(text).__name__}; give each text as a str")
+        raise TypeError(f"texts[{index}] is {type(text).__name__}. Give each text as a str.")
     try:
         text.encode()
     except UnicodeEncodeError as error:

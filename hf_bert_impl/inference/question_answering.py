@@ -122,8 +122,8 @@ class QuestionAnsweringPipeline(Pipeline):
     ) -> None:
         if "start_positions" not in inspect.signature(model.forward).parameters:
             raise TypeError(
-                f"model is {type(model).__name__}, which does not answer questions; give an "
-                "hf_bert_impl.BertForQuestionAnswering"
+                f"The model is {type(model).__name__}, which does not answer questions. Give an "
+                "hf_bert_impl.BertForQuestionAnswering."
             )
         is_bert = isinstance(model, BertPreTrainedModel)
         if batch_invariant and not is_bert and family_of(model) is None:
@@ -390,7 +390,7 @@ class QuestionAnsweringPipeline(Pipeline):
         unknown = [name for name in parameters if name not in (*_PREPROCESS, *_POSTPROCESS, *_NULL)]
         if unknown:
             known = ", ".join((*_PREPROCESS, *_POSTPROCESS, *_NULL))
-            raise TypeError(f"unknown argument {unknown[0]!r}; question answering takes {known}")
+            raise TypeError(f"The argument {unknown[0]!r} is unknown. Known are {known}.")
         given = {name: value for name, value in parameters.items() if value is not None}
         check_ranges(AnswerOptions(**given))
         pre = {name: given[name] for name in _PREPROCESS if name in given}

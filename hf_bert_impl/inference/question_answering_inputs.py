@@ -36,14 +36,13 @@ def parse_inputs(args: tuple[Any, ...], named: Mapping[str, Any]) -> list[Pair] 
         if isinstance(given, str) or not (
             isinstance(given, Iterable) or hasattr(given, "__getitem__")
         ):
-            raise TypeError(f"the argument is a {type(given).__name__}; expected {forms}")
+            raise TypeError(f"The argument is a {type(given).__name__}. Give {forms}.")
         if isinstance(given, list | tuple):
             return [_pair(item) for item in given]
         return (_pair(item) for item in given)
     if args or set(named) != {"question", "context"}:
-        raise TypeError(
-            f"{len(args)} arguments and {', '.join(named) or 'no keywords'} given; expected {forms}"
-        )
+        keywords = ", ".join(named) or "no keywords"
+        raise TypeError(f"There are {len(args)} arguments and {keywords}. Give {forms}.")
     question, context = named["question"], named["context"]
     if isinstance(question, str):
         return [_pair({"question": question, "context": context})]
@@ -60,8 +59,8 @@ def parse_inputs(args: tuple[Any, ...], named: Mapping[str, Any]) -> list[Pair] 
 def _pair(item: Any) -> Pair:
     if not isinstance(item, dict) or not {"question", "context"} <= set(item):
         shown = ", ".join(map(repr, item)) if isinstance(item, dict) else type(item).__name__
-        raise TypeError(f"an input has {shown}; expected a dict with 'question' and 'context'")
+        raise TypeError(f"An input has {shown}. Give a dict with 'question' and 'context'.")
     for name in ("question", "context"):
         if not isinstance(item[name], str):
-            raise TypeError(f"the {name} is a {type(item[name]).__name__}; give it as a str")
+            raise TypeError(f"The {name} is a {type(item[name]).__name__}. Give it as a str.")
     return item["question"], item["context"]

@@ -177,7 +177,7 @@ def _text_of(index: int, document: str | dict[str, Any], fields: list[str]) -> s
         names = " or ".join(f"`{field}`" for field in fields)
         raise Problem(
             400,
-            f'document {index} has no {names} that is a text; give it as a text or {{"text": ...}}',
+            f'Document {index} has no {names} that is a text. Give a text or {{"text": ...}}.',
         )
     return "\n".join(values)
 

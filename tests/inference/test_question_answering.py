@@ -221,8 +221,8 @@ def test_long_questions_are_cut_with_a_warning(answerer):
         ({"top_k": 0}, "top_k is 0"),
         ({"max_seq_len": 71}, "max_seq_len is 71.* 1 to 70"),
         ({"doc_stride": 64, "context": LONG}, "doc_stride=64"),
-        ({"context": None}, "the context is a NoneType; give it as a str"),
-        ({"topk": 3}, "unknown argument 'topk'; question answering takes max_seq_len"),
+        ({"context": None}, "The context is a NoneType. Give it as a str"),
+        ({"topk": 3}, "argument 'topk' is unknown. Known are max_seq_len"),
     ],
 )
 def test_values_that_do_not_fit(answerer, options, message):
@@ -232,9 +232,9 @@ def test_values_that_do_not_fit(answerer, options, message):
 
 def test_arguments_of_another_form(answerer):
     for args, options, message in (
-        ((), {}, "no keywords given; expected a question and a context, or dicts"),
+        ((), {}, "no keywords. Give a question and a context, or dicts"),
         (("a", "b"), {"context": "c"}, "2 arguments and context given"),
-        (([{"question": "a"}],), {}, "an input has 'question'; expected a dict with"),
+        (([{"question": "a"}],), {}, "An input has 'question'. Give a dict with"),
     ):
         with pytest.raises(TypeError, match=message):
             answerer(*args, **options)
