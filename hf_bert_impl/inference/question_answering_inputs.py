@@ -41,8 +41,8 @@ def parse_inputs(args: tuple[Any, ...], named: Mapping[str, Any]) -> list[Pair] 
             return [_pair(item) for item in given]
         return (_pair(item) for item in given)
     if args or set(named) != {"question", "context"}:
-        keywords = ", ".join(named) or "no keywords"
-        raise TypeError(f"There are {len(args)} arguments and {keywords}. Give {forms}.")
+        shown = [type(arg).__name__ for arg in args] + [f"{name}=" for name in named]
+        raise TypeError(f"The arguments are ({', '.join(shown)}). Give {forms}.")
     question, context = named["question"], named["context"]
     if isinstance(question, str):
         return [_pair({"question": question, "context": context})]

@@ -186,7 +186,7 @@ REFUSED = {
     ],
     "rerank": [
         ("/rerank", {"query": "a", "texts": ["b"], "documents": ["b"]}, 400, "not both"),
-        ("/rerank", {"query": "a", "documents": ["b", {}]}, 400, "document 1 has no `text`"),
+        ("/rerank", {"query": "a", "documents": ["b", {}]}, 400, "Document 1 has no `text`"),
         ("/rerank", LONG_PAIR, 400, "text 1 has 94 tokens"),
         ("/rerank", {"query": " ", "texts": ["b"]}, 400, "`query` is empty"),
     ],
