@@ -1,8 +1,8 @@
 """The size of a run of the notebooks.
 
 The environment variable HF_BERT_NOTEBOOKS is `full` or `small`. A full run of all lessons takes
-about half an hour on two cores and makes the stored outputs. A small run takes three to five
-minutes, for CI.
+about 50 minutes in one thread of an AMD EPYC and makes the stored outputs. A small run takes three
+to five minutes, for CI.
 """
 
 from __future__ import annotations
