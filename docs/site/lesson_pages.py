@@ -11,7 +11,7 @@ from typing import Any
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 NOTE = """!!! note ""
-    The outputs are those of a full run; long ones are folded. [Run the lesson](README.md) to see
+    The outputs come from a full run. Long ones are folded. [Run the lesson](README.md) to see
     yours."""
 #: Longer outputs, in lines, are folded.
 FOLDED = 20
@@ -76,7 +76,7 @@ def gallery(text: str) -> str:
 
 
 def printed(output: dict[str, Any], picture: str) -> str:
-    """An output as Markdown: a picture, a table with the page's own look, or a text."""
+    """An output as Markdown: a picture, a table in the page's style, or a text."""
     data = output.get("data", {})
     if "image/png" in data:
         return f"![{''.join(data['text/plain'])}]({picture})"
@@ -93,7 +93,7 @@ def folded(text: str, summary: str) -> str:
 
 
 def fenced(text: str, kind: str) -> str:
-    """A block of code, whose fence is longer than any in it."""
+    """A block of code in a fence that is longer than the fences inside."""
     longest = max((len(ticks) for ticks in re.findall(r"`{3,}", text)), default=2)
     fence = "`" * (longest + 1)
     return f"{fence}{kind}\n{text}\n{fence}"

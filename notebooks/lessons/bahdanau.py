@@ -1,8 +1,8 @@
 """Encoder and decoder of gated recurrent units, with and without Bahdanau's attention.
 
 Bahdanau et al. (2015): the encoder of section 3.2 reads the sentence in both directions, the
-decoder of section 3.1 writes a word a step. Without attention the whole sentence has to pass
-through one vector of fixed size (Cho et al., 2014, section 2.2), which `attention=False` shows.
+decoder of section 3.1 writes one word per step. With `attention=False`, the whole sentence must
+pass through one vector of fixed size (Cho et al., 2014, section 2.2).
 
 Notation: B batch, S tokens read, T tokens written, E embedding, R recurrent size, V vocabulary.
 """
@@ -32,7 +32,7 @@ class Memory(NamedTuple):
 
 
 class State(NamedTuple):
-    """Where a decoder is in its sentence."""
+    """The decoder's state between two tokens."""
 
     #: (B, R).
     hidden: Tensor
@@ -78,7 +78,7 @@ class RecurrentTranslator(nn.Module):
         target_vocabulary: V, tokens that can be written.
         embedding: E.
         size: R.
-        attention: False lets the decoder see one vector of the sentence, the same at each step.
+        attention: False gives the decoder one vector of the sentence, the same at each step.
         dropout: The share of dropout in embeddings and in the states before the vocabulary.
     """
 
@@ -116,7 +116,7 @@ class RecurrentTranslator(nn.Module):
         memory = Memory(annotations, self.score.project(annotations), padding_mask(source), summary)
         return State(self.begin(summary).tanh(), memory)
 
-    def look(self, state: State) -> tuple[Tensor, Tensor]:
+    def attend(self, state: State) -> tuple[Tensor, Tensor]:
         """The decoder's input from the sentence at one step.
 
         Args:
@@ -134,7 +134,7 @@ class RecurrentTranslator(nn.Module):
         return context.squeeze(1), weights.squeeze(1)
 
     def advance(self, state: State, embedded: Tensor) -> tuple[Tensor, Tensor, State]:
-        """One step of the decoder: look, update, prepare a token.
+        """One step of the decoder: attend, update, prepare a token.
 
         Args:
             state: Before the step.
@@ -143,13 +143,13 @@ class RecurrentTranslator(nn.Module):
         Returns:
             The features for the vocabulary's scores (B, 3R + E), the weights (B, S), the new state.
         """
-        context, weights = self.look(state)
+        context, weights = self.attend(state)
         hidden = self.step(torch.cat([embedded, context], dim=-1), state.hidden)  # (B, R)
         features = torch.cat([hidden, context, embedded], dim=-1)
         return features, weights, State(hidden, state.memory)
 
     def forward(self, source: Tensor, forced: Tensor) -> tuple[Tensor, Tensor]:
-        """Teacher forcing: each step reads the right token before it, not the one it would write.
+        """Teacher forcing: each step reads the correct previous token, not its own.
 
         Args:
             source: (B, S).
@@ -160,12 +160,12 @@ class RecurrentTranslator(nn.Module):
         """
         state = self.read(source)
         embedded = self.dropout(self.embed(forced))  # (B, T, E)
-        steps, looks = [], []
+        steps, attention = [], []
         for place in range(forced.shape[1]):
             features, weights, state = self.advance(state, embedded[:, place])
             steps.append(features)
-            looks.append(weights)
-        return self._logits(torch.stack(steps, dim=1)), torch.stack(looks, dim=1)
+            attention.append(weights)
+        return self._logits(torch.stack(steps, dim=1)), torch.stack(attention, dim=1)
 
     def start(self, source: Tensor) -> State:
         """The state of a search before its first token; `lessons.search` calls it."""
@@ -175,19 +175,19 @@ class RecurrentTranslator(nn.Module):
         """Log-probabilities of the next token; `lessons.search` calls it.
 
         Args:
-            state: Before it.
+            state: The state before it.
             tokens: (B,), the tokens written last.
 
         Returns:
-            (B, V), and the state behind.
+            (B, V), and the state after it.
         """
         features, _, state = self.advance(state, self.embed(tokens))
         return self._logits(features).log_softmax(dim=-1), state
 
     def select(self, state: State, rows: Tensor) -> State:
-        """The state of some rows, in a new order, some of them more than once."""
+        """The state of the given rows, which may repeat."""
         return State(state.hidden[rows], Memory(*(part[rows] for part in state.memory)))
 
     def _logits(self, features: Tensor) -> Tensor:
-        narrow = self.narrow(features).tanh()  # Through a narrow layer: V is wide.
+        narrow = self.narrow(features).tanh()  # a narrow layer, because V is wide
         return self.to_vocabulary(self.dropout(narrow))

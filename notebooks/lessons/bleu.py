@@ -13,16 +13,16 @@ def corpus_bleu(
 
     Args:
         written: N tokenised sentences.
-        references: N lists of their right translations, tokenised, at least one each.
+        references: N lists of one or more correct translations, tokenised.
 
     Returns:
-        The score. The tokens are taken as they are: characters of Chinese, words of English.
+        The score. Tokens are characters of Chinese and words of English.
     """
     import sacrebleu
 
     most = max(map(len, references))
-    # sacrebleu takes the first references of all sentences, then all second ones, and so on. None
-    # stands where a sentence has fewer.
+    # sacrebleu takes the first references of all sentences, then all second ones, and so on. It
+    # takes None for a missing reference.
     columns: Any = [
         [" ".join(known[number]) if number < len(known) else None for known in references]
         for number in range(most)

@@ -1,4 +1,4 @@
-"""How strictly a notebook's claims are checked: fully only in a full run on real data."""
+"""The strictness of a notebook's claims: full only in a full run on real data."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ STRICT: bool = not settings.SMALL and bool(os.environ.get(data.VARIABLE))
 
 
 def bound(*, strict: T, loose: T) -> T:
-    """The bound that this run's claim is held to.
+    """Returns the bound of a claim in this run.
 
     Args:
         strict: For a full run on real data.
-        loose: For a small run, and for a generated sample. Some ten steps of training end
-            elsewhere on another processor, so what they reach is hardly a claim.
+        loose: For a small run, and for a generated sample. The result of some ten steps of training
+            differs between processors, so it supports no strict claim.
 
     Returns:
         One of the two.

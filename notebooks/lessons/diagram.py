@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from .figures import COLOURS, PAGE
 
-#: Pale versions of the first colours of `COLOURS`, on which black letters can be read.
+#: Pale versions of the first colours of `COLOURS`, for black letters.
 FILLS = {
     "blue": "#d6e9f5",
     "orange": "#fbe3d0",
@@ -92,7 +92,7 @@ class Diagram:
         return Box(x, y, width, height)
 
     def arrow(self, begin: Box, end: Box, *, sideways: bool = False) -> None:
-        """Draws an arrow from box to box; `sideways` is that of `Box.edge`."""
+        """Draws an arrow from box to box, with `sideways` as in `Box.edge`."""
         self.path([begin.edge(end, sideways=sideways), end.edge(begin, sideways=sideways)])
 
     def chain(self, boxes: Sequence[Box]) -> None:
@@ -111,23 +111,23 @@ class Diagram:
         self._axis.annotate("", places[-1], places[-2], arrowprops=style)
 
     def note(self, x: float, y: float, text: str, *, colour: str = "#444444") -> None:
-        """Writes a text that begins at a place, without a box."""
+        """Writes a text without a box, from this place to the right."""
         self._axis.text(x, y, text, ha="left", va="center", fontsize=8, color=colour)
 
     def matrix(
         self, x: float, y: float, values: ArrayLike, title: str, *, fill: str = "blue"
     ) -> Box:
-        """Draws a matrix, each number in a cell of its own, its first row on top.
+        """Draws a matrix, one cell per number, first row on top.
 
         Args:
             x: Of the centre.
             y: Of the centre.
             values: (rows, columns).
-            title: Above it, such as its name and how it was computed.
+            title: The text above it, such as its name and formula.
             fill: A name of `FILLS`.
 
         Returns:
-            The box around it, its title not included, for arrows.
+            The box around it, without its title, for arrows.
         """
         table = np.atleast_2d(np.asarray(values, dtype=float))
         rows, columns = table.shape

@@ -1,6 +1,6 @@
 """The style of all pictures, and the function that shows them.
 
-Pictures have a white background and letters that can be read at the width of a page.
+Pictures have a white background and readable letters at the width of a page.
 """
 
 from __future__ import annotations

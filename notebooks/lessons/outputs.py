@@ -15,7 +15,7 @@ STYLE = re.compile(r"<style.*?</style>\s*", re.DOTALL)
 #: Text that a progress bar has overwritten.
 OVERWRITTEN = re.compile(r"^[^\n]*\r(?!\n)", re.MULTILINE)
 SPACES = re.compile(r" +$", re.MULTILINE)
-#: An absolute path of two names or more; no part of an address or of a relative path.
+#: An absolute path of two or more names, not part of a URL or a relative path.
 PATH = re.compile(r"(?<![\w.:/~…])/(?:[\w.+-]+/)+([\w.+-]*)")
 
 

@@ -1,6 +1,6 @@
-"""Sinusoidal positions: where a token stands, as sines and cosines of falling frequency.
+"""Sinusoidal positions: a token's place as sines and cosines of falling frequency.
 
-Vaswani et al. (2017, section 3.5). Attention treats its keys as a set: order has to be told.
+Vaswani et al. (2017, section 3.5). Attention treats its keys as a set, so it needs them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from torch import Tensor
 def sinusoids(length: int, size: int) -> Tensor:
     """P[p, 2i] = sin(p / 10000^(2i/E)), P[p, 2i + 1] = cos(p / 10000^(2i/E)).
 
-    A pair of columns turns by a fixed angle a step, so that P[p + k] is a rotation of P[p] that
-    depends on k alone: a linear layer can learn to look k places back.
+    A pair of columns turns by a fixed angle per step. P[p + k] is thus a rotation of P[p] that
+    depends only on k, and a linear layer can learn to attend k places back.
 
     Args:
         length: Positions.

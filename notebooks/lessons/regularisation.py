@@ -1,4 +1,4 @@
-"""How the first Transformers were trained: label smoothing and a learning rate that warms up."""
+"""The training of the first Transformers: label smoothing and warm-up of the learning rate."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .vocabulary import PAD
 
 
 def smoothed_targets(targets: Tensor, vocabulary: int, smoothing: float) -> Tensor:
-    """1 - ε for the right token, and ε shared by all of the vocabulary.
+    """1 - ε for the correct token, and ε spread over the whole vocabulary.
 
     Szegedy et al. (2016, section 7); Vaswani et al. (2017, section 5.4) use ε = 0.1.
 
     Args:
-        targets: (...), the right tokens.
+        targets: (...), the correct tokens.
         vocabulary: V.
         smoothing: ε.
 
@@ -28,10 +28,10 @@ def smoothed_targets(targets: Tensor, vocabulary: int, smoothing: float) -> Tens
 
 
 def label_smoothing(smoothing: float) -> Callable[[Tensor, Tensor], Tensor]:
-    """The cross-entropy against smoothed targets, of tokens that are not padding.
+    """The cross-entropy with smoothed targets, without padding.
 
-    With p the model's probabilities, it is (1 - ε)(-log p_right) + ε mean over the vocabulary of
-    (-log p), which needs no target of the vocabulary's size.
+    For the model's probabilities p, it is (1 - ε)(-log p_right) plus ε times the mean of -log p
+    over the vocabulary. This needs no target of the vocabulary's size.
 
     Args:
         smoothing: ε; 0 is the plain cross-entropy.
@@ -50,13 +50,13 @@ def label_smoothing(smoothing: float) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def warm_up(size: int, steps: int) -> Callable[[int], float]:
-    """E^-0.5 · min(step^-0.5, step · steps^-1.5): up in a line, down by the root.
+    """E^-0.5 · min(step^-0.5, step · steps^-1.5): a linear rise, then a fall by the root.
 
     Vaswani et al. (2017, section 5.3).
 
     Args:
         size: E.
-        steps: How many the rise takes.
+        steps: Steps of the rise.
 
     Returns:
         The learning rate of a step, from 1.

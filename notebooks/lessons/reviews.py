@@ -47,7 +47,7 @@ def load_reviews(train_size: int | None = None) -> Reviews:
     """The two-class Stanford Sentiment Treebank: its training and its test sentences.
 
     Args:
-        train_size: How many sentences to learn from at most; all by default.
+        train_size: Maximum number of training sentences; all by default.
 
     Returns:
         The sentences; generated ones where there are no real data.
@@ -69,7 +69,7 @@ def load_reviews(train_size: int | None = None) -> Reviews:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, reviews: Sequence[Review], vocabulary: Vocabulary) -> float:
-    """The share of sentences that a classifier gets right.
+    """A classifier's share of correct sentences.
 
     Args:
         model: In eval mode.
@@ -117,14 +117,14 @@ def _read(file: Path) -> list[Review]:
 
 
 def _toy_reviews() -> list[Review]:
-    """Sentences with one word of praise or blame, turned round by a "not"."""
-    praise = {"good": 1, "funny": 1, "moving": 1, "bad": 0, "dull": 0, "predictable": 0}
+    """Sentences with one positive or negative word, reversed by a "not"."""
+    positive = {"good": 1, "funny": 1, "moving": 1, "bad": 0, "dull": 0, "predictable": 0}
     things = ("the film", "the plot", "the acting", "this story", "the music", "the ending")
     ways = ("is", "is really", "is not", "is simply", "was", "was not")
     ends = ("", "and long", "for once", "as always", "i think", "to me")
     found = []
-    for thing, way, word, end in itertools.product(things, ways, praise, ends):
+    for thing, way, word, end in itertools.product(things, ways, positive, ends):
         words = tuple(f"{thing} {way} {word} {end}".split())
-        found.append(Review(words, praise[word] ^ ("not" in words)))
+        found.append(Review(words, positive[word] ^ ("not" in words)))
     random.Random(0).shuffle(found)
     return found

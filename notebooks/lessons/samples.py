@@ -1,7 +1,7 @@
 """Small generated data in the formats of the real ones, for machines without HF_BERT_DATA.
 
-They show that a notebook runs and that a model learns something from them; the language is that of
-a few templates, so results on them do not apply to real text.
+They show that a notebook runs and that a model learns from them. A few templates generate them, so
+results on them do not apply to real text.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SENTENCES = (
 
 
 def sentiment(file: Path, count: int, seed: int) -> None:
-    """Writes sentences about films as `text TAB label`, 1 for praise."""
+    """Writes sentences about films as `text TAB label`, 1 for positive."""
 
     def line(draw: random.Random) -> str:
         label = draw.randrange(2)

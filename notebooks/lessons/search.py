@@ -1,8 +1,8 @@
-"""How a decoder's probabilities become a sentence: greedily, or by beam search.
+"""The search for a sentence by a decoder's probabilities: greedy, or by beam search.
 
-Beam search keeps the `beams` best beginnings at each step; the length penalty is that of Wu et al.
-(2016, section 7): the log-probability is divided by ((5 + length) / 6)^alpha, or short sentences
-would win, as each further token costs probability.
+Beam search keeps the `beams` best beginnings at each step. Each further token lowers the
+probability, so short sentences would win. The log-probability is therefore divided by the length
+penalty ((5 + length) / 6)^alpha (Wu et al., 2016, section 7).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Decoder(Protocol):
         """The state before the first token of each of B sentences."""
 
     def next(self, state: Any, tokens: Tensor) -> tuple[Tensor, Any]:
-        """Log-probabilities (B, V) of what follows the tokens (B,), and the state after them."""
+        """Log-probabilities (B, V) of the next tokens after (B,), and the new state."""
 
     def select(self, state: Any, rows: Tensor) -> Any:
         """The state of the given rows."""
@@ -33,12 +33,12 @@ def greedy(model: Decoder, source: Tensor, longest: int) -> Tensor:
     """Writes the most likely token at each step.
 
     Args:
-        model: The writer, in eval mode.
+        model: The decoder, in eval mode.
         source: (B, S), the text to translate.
-        longest: Tokens after which a sentence is cut.
+        longest: Maximum number of tokens per sentence.
 
     Returns:
-        (B, T): tokens, `END`, and `PAD` behind it.
+        (B, T): tokens, `END`, then `PAD`.
     """
     state = model.start(source)
     tokens = source.new_full((len(source),), BEGIN)
@@ -55,7 +55,7 @@ def greedy(model: Decoder, source: Tensor, longest: int) -> Tensor:
 
 
 def penalty(length: Tensor, alpha: float) -> Tensor:
-    """((5 + length) / 6)^alpha: what a log-probability is divided by."""
+    """The divisor of a log-probability, ((5 + length) / 6)^alpha."""
     return ((5 + length) / 6) ** alpha
 
 
@@ -66,14 +66,14 @@ def beam_search(
     """Keeps the best beginnings at each step and returns the best sentence.
 
     Args:
-        model: The writer, in eval mode.
+        model: The decoder, in eval mode.
         source: (B, S), the text to translate.
-        longest: Tokens after which a sentence is cut.
-        beams: K, beginnings that are kept. 1 is the greedy search.
+        longest: Maximum number of tokens per sentence.
+        beams: K, the number of beginnings. 1 is greedy search.
         alpha: The strength of the length penalty; 0 compares plain log-probabilities.
 
     Returns:
-        (B, T), tokens, `END`, and `PAD` behind it; and (B,), the score that was compared.
+        (B, T): tokens, `END`, then `PAD`; and the penalised scores, (B,).
     """
     batch = len(source)
     first = torch.arange(batch).repeat_interleave(beams)  # (B·K,)

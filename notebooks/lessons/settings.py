@@ -1,8 +1,8 @@
-"""How large a run of the notebooks is.
+"""The size of a run of the notebooks.
 
 The environment variable HF_BERT_NOTEBOOKS is `full` or `small`. A full run of all lessons takes
-about half an hour on two cores and makes the stored outputs. A small run takes three to five
-minutes, for CI.
+about 45 minutes in one thread of an AMD EPYC and makes the stored outputs. A small run takes three
+to five minutes, for CI.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ atexit.register(gc.freeze)
 
 
 def is_small() -> bool:
-    """True where the environment asks for a small run.
+    """True if the environment asks for a small run.
 
     Raises:
         ValueError: The variable names another size.
@@ -43,7 +43,7 @@ SMALL: bool = is_small()
 
 
 def choose(*, full: T, small: T) -> T:
-    """The one of two values that the run's size asks for.
+    """Returns one of two values by the size of the run.
 
     Args:
         full: The value of a full run.
@@ -56,7 +56,7 @@ def choose(*, full: T, small: T) -> T:
 
 
 def seed(number: int = 0) -> None:
-    """Seeds Python's, NumPy's and PyTorch's random numbers, so that a run can be repeated.
+    """Seeds the random numbers of Python, NumPy and PyTorch, to make runs reproducible.
 
     Args:
         number: The seed.

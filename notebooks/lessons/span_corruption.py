@@ -1,7 +1,7 @@
 """T5's pre-training data: spans are cut out, and the decoder writes them.
 
-Raffel et al. (2020, section 3.1.4 and figure 2): 15 % of the tokens in spans of three on average;
-each span leaves a sentinel behind, and the target lists the sentinels, each with its span.
+Raffel et al. (2020, section 3.1.4 and figure 2): 15 % of the tokens, in spans of three on average.
+A sentinel replaces each span, and the target lists the sentinels, each with its span.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ def sentinel(number: int) -> str:
 def choose_spans(
     length: int, rng: random.Random, *, share: float = 0.15, mean: float = 3.0
 ) -> list[tuple[int, int]]:
-    """Which spans to cut out.
+    """Chooses the spans to cut out.
 
-    The tokens to cut are divided at random into spans, and those to keep into the pieces around
-    them, so that their numbers are exact.
+    It divides the tokens to cut at random into spans, and the other tokens into the pieces around
+    them. The numbers of both are therefore exact.
 
     Args:
         length: Tokens of the text.
-        rng: Draws.
-        share: The share of tokens that are cut; at least one is.
-        mean: Length of a span.
+        rng: The random generator.
+        share: The share of tokens to cut, at least one token.
+        mean: Mean length of a span.
 
     Returns:
-        Beginnings and ends, in order, with a token at least between two and before the first.
+        Beginnings and ends, in order. A token or more is before each span.
     """
     cut = min(max(1, round(share * length)), length - 1)
     count = min(max(1, round(cut / mean)), cut, length - cut)

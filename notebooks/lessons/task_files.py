@@ -1,4 +1,4 @@
-"""The labelled data of a lesson as files, with as many rows as it has time for.
+"""The labelled data of a lesson as files, in the amount that its running time allows.
 
 Each function finds the real data (`data.find`), draws a sample and writes it in the same format,
 for the package's readers.
@@ -19,7 +19,7 @@ from hf_bert_impl.data.sentence_splitter import split_sentences
 
 from . import data, samples
 
-#: Seeds of what is drawn from real files, and of generated files.
+#: Seeds of the drawn rows of real files, and of generated files.
 _SEEDS = {"train": 1, "dev": 2}
 
 
@@ -55,32 +55,16 @@ def tagging(folder: Path, train: int, dev: int) -> TaskFiles:
     return _lines("wnut17", "conll", folder, (train, dev), samples.tagging, blocks=True)
 
 
-def questions(folder: Path, train: int, dev: int, longest: int = 110) -> TaskFiles:
-    """SQuAD 2.0: questions about whole paragraphs, about half of them without an answer.
-
-    Args:
-        folder: Where to write.
-        train: Maximum number of training questions.
-        dev: Maximum number of validation questions.
-        longest: Maximum number of words per paragraph.
-    """
-
-    def whole(paragraph: dict[str, Any], draw: random.Random) -> list[dict[str, Any]]:
-        return [paragraph] if len(paragraph["context"].split()) <= longest else []
-
-    return _squad(folder, (train, dev), whole)
-
-
 def sentence_questions(
     folder: Path, train: int, dev: int, *, without_answer: float = 0.5
 ) -> TaskFiles:
     """SQuAD's answerable questions, each with one sentence instead of the paragraph.
 
-    A question gets the sentence that holds its answer, or another sentence of the same paragraph,
-    which does not: then it has no answer there.
+    A question gets the sentence with its answer, or another sentence of the same paragraph. In the
+    second case, it has no answer.
 
     Args:
-        folder: Where to write; made where it is missing.
+        folder: The output folder, created if missing.
         train: Maximum number of training questions.
         dev: Maximum number of validation questions.
         without_answer: The share of questions that get another sentence, 0 to 1.
@@ -136,8 +120,8 @@ def captions(folder: Path, train: int, held_out: int) -> TaskFiles:
     pairs = [tuple(row.split("\t")[1:3]) for row in rows]
     random.Random(0).shuffle(pairs)
     judged, others = pairs[:held_out], pairs[held_out:]
-    seen = {sentence.lower() for pair in judged for sentence in pair}
-    others = [pair for pair in others if seen.isdisjoint(map(str.lower, pair))]
+    reserved = {sentence.lower() for pair in judged for sentence in pair}
+    others = [pair for pair in others if reserved.isdisjoint(map(str.lower, pair))]
     files = TaskFiles(str(folder / "captions-train.txt"), str(folder / "captions-dev.txt"))
     for file, kept in ((files.train, others[:train]), (files.dev, judged)):
         text = "\n".join(f"{first} .\n{second} .\n" for first, second in kept)
@@ -264,7 +248,7 @@ def _squad(
 
 
 def _draw(rows: Sequence[str], count: int, seed: int) -> list[str]:
-    """Some rows at random, in the order in which they were."""
+    """Draws rows at random, in their original order."""
     rows = list(rows)
     if len(rows) <= count:
         return rows

@@ -22,7 +22,7 @@ class History:
 
     #: Loss of each step, in nats per token.
     losses: list[float] = field(default_factory=list)
-    #: Seconds that it took.
+    #: Duration in seconds.
     seconds: float = 0.0
 
     def smoothed(self, steps: int = 25) -> list[float]:
@@ -53,25 +53,23 @@ def train(
     learning_rate: float = 5e-3,
     loss: Callable[[Tensor, Tensor], Tensor] = token_loss,
     schedule: Callable[[int], float] | None = None,
-    seed: int = 0,
 ) -> History:
     """Trains a translator with Adam.
 
     Args:
-        model: Called with tokens to read (B, S) and the right tokens one place to the right
-            (B, T); returns logits (B, T, V) first.
+        model: Takes tokens to read (B, S) and the correct tokens, one place to the right (B, T).
+            Returns logits (B, T, V) first.
         data: The pairs.
         epochs: Number of epochs.
         batch_size: Pairs per step.
         learning_rate: The rate of Adam where the schedule gives 1.
         loss: From logits (B, T, V) and targets (B, T).
         schedule: Factor of the learning rate by step, from 1; by default it falls linearly to 0.
-        seed: The seed of the order of the batches.
 
     Returns:
         The losses and the time.
     """
-    rng, history, began = random.Random(seed), History(), time.perf_counter()
+    rng, history, began = random.Random(0), History(), time.perf_counter()
     steps = epochs * -(-len(data.train) // batch_size)
     optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), eps=1e-9)
     factor = schedule or (lambda step: 1 - (step - 1) / steps)
@@ -121,7 +119,7 @@ def translate(
 
 
 def bleu_of_test(model: Decoder, data: TranslationData, *, beams: int = 1) -> float:
-    """BLEU of the test, where every known translation of a sentence counts as right.
+    """BLEU of the test. Every known translation of a sentence is a reference.
 
     Args:
         model: In eval mode.
@@ -137,14 +135,14 @@ def bleu_of_test(model: Decoder, data: TranslationData, *, beams: int = 1) -> fl
 
 @torch.no_grad()
 def loss_of_test(model: nn.Module, data: TranslationData) -> float:
-    """Cross-entropy of the test's right translations under teacher forcing, in nats per token.
+    """Cross-entropy of the test's correct translations under teacher forcing, in nats per token.
 
     Args:
         model: In eval mode.
         data: The pairs.
 
     Returns:
-        The mean over all tokens, `END` among them.
+        The mean over all tokens, including `END`.
     """
     total, count = 0.0, 0
     for source, target in batches(data.test, data.source, data.target, 100):

@@ -1,8 +1,8 @@
 """The Transformer: blocks of attention and feed-forward layers, stacked, in every combination.
 
 Vaswani et al. (2017): blocks in section 3.1, feed-forward in 3.3, embeddings and the shared output
-matrix in 3.4. `norm_first` is the placement of Xiong et al. (2020, figure 1b), `False` the first
-paper's.
+matrix in 3.4. `norm_first=True` places the norm as in Xiong et al. (2020, figure 1b), `False` as in
+the first paper.
 
 Notation: B batch, S tokens read, T tokens written, E size of the model, F of the feed-forward
 layer, V vocabulary.
@@ -26,7 +26,7 @@ LONGEST = 256
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large a Transformer is, and where it normalises."""
+    """The sizes of a Transformer, and the place of its norms."""
 
     #: E.
     size: int = 128
@@ -36,14 +36,14 @@ class Sizes:
     hidden: int = 512
     #: Blocks of a stack.
     blocks: int = 2
-    #: True normalises what enters a layer (pre-norm), False the sum behind it (post-norm).
+    #: True normalises a layer's input (pre-norm), False the sum after it (post-norm).
     norm_first: bool = True
-    #: Dropout of what each layer adds, and of the embeddings.
+    #: Dropout of each layer's output, and of the embeddings.
     dropout: float = 0.1
 
 
 class Residual(nn.Module):
-    """x + layer(norm(x)), or norm(x + layer(x)): what surrounds every layer of a block."""
+    """x + layer(norm(x)), or norm(x + layer(x)), around every layer of a block."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -154,11 +154,11 @@ class Embedding(nn.Module):
 
 
 class State(NamedTuple):
-    """Where a translator is in its sentence."""
+    """A translator's state between two tokens."""
 
-    #: (B, t), what was written; empty before the first token.
+    #: (B, t), the written tokens; empty before the first.
     written: Tensor
-    #: (B, S, E), what was read.
+    #: (B, S, E), the encoder's states.
     memory: Tensor
     #: (B, 1, S).
     memory_mask: Tensor
@@ -181,14 +181,14 @@ class Transformer(nn.Module):
         self.decoder = Stack(sizes, cross=True)
 
     def forward(self, source: Tensor, forced: Tensor) -> tuple[Tensor]:
-        """Teacher forcing at all places at once: the mask hides the next tokens from each.
+        """Teacher forcing at all places together: the mask hides later tokens.
 
         Args:
             source: (B, S).
-            forced: (B, T), the right tokens, one place to the right.
+            forced: (B, T), the correct tokens, one place to the right.
 
         Returns:
-            Logits (B, T, V), alone in a tuple.
+            A tuple with the logits (B, T, V).
         """
         mask = padding_mask(source)  # (B, 1, S)
         memory = self.encoder(self.source(source), mask)  # (B, S, E)
@@ -204,14 +204,14 @@ class Transformer(nn.Module):
     def next(self, state: State, tokens: Tensor) -> tuple[Tensor, State]:
         """Log-probabilities of the next token; `lessons.search` calls it.
 
-        All that was written is computed again at each step. Real systems keep the keys and values.
+        Each step computes all written tokens again. Real systems cache keys and values.
 
         Args:
-            state: Before it.
+            state: The state before it.
             tokens: (B,), the tokens written last.
 
         Returns:
-            (B, V), and the state behind.
+            (B, V), and the state after it.
         """
         state = state._replace(written=torch.cat([state.written, tokens.unsqueeze(1)], dim=1))
         mask = causal_mask(state.written.shape[1])
@@ -221,5 +221,5 @@ class Transformer(nn.Module):
         return self.target.scores(states[:, -1]).log_softmax(dim=-1), state
 
     def select(self, state: State, rows: Tensor) -> State:
-        """The state of some rows, in a new order, some of them more than once."""
+        """The state of the given rows, which may repeat."""
         return State(*(part[rows] for part in state))

@@ -30,7 +30,7 @@ class TranslationData:
 
     #: Pairs to learn from.
     train: list[Pair]
-    #: Pairs of which neither side occurs in `train`.
+    #: Pairs without a sentence of `train`.
     test: list[Pair]
     #: Vocabulary of the language that is read.
     source: Vocabulary
@@ -55,8 +55,6 @@ def load_chinese_to_english(
     longest: int = 10,
     at_least: int = 3,
     test_size: int = 500,
-    train_size: int | None = None,
-    seed: int = 0,
     keep_rare: bool = False,
 ) -> TranslationData:
     """Chinese sentences with their English translation.
@@ -64,15 +62,13 @@ def load_chinese_to_english(
     Args:
         longest: Maximum number of English tokens; Chinese sentences may have 1.6 times this
             number.
-        at_least: Pairs with a token that occurs more seldom are left out: a small network cannot
-            learn a word from one example.
-        test_size: How many pairs to keep for the test.
-        train_size: How many pairs to learn from at most; all by default.
-        seed: The seed of the split.
-        keep_rare: True keeps the pairs with seldom tokens, and reads those tokens as `UNKNOWN`.
+        at_least: Minimum number of occurrences of each token. Pairs with rarer tokens are removed,
+            because a small network cannot learn a word from one example.
+        test_size: Number of test pairs.
+        keep_rare: True keeps pairs with rare tokens, and replaces these tokens by `UNKNOWN`.
 
     Returns:
-        The pairs; a sentence of the test does not occur in training, in either language.
+        The pairs. Test sentences do not occur in training, in either language.
     """
     file = data.find("cmn_eng/cmn.txt")
     if file is None:
@@ -88,12 +84,12 @@ def load_chinese_to_english(
     ]
     if not keep_rare:
         pairs = _common(pairs, at_least)
-    train, test = _split(pairs, test_size, random.Random(seed))
-    # Without rare tokens every token of the pairs has a number, however seldom it is among them.
-    least = at_least if keep_rare else 1
-    source = Vocabulary((pair.source for pair in pairs), least)
-    target = Vocabulary((pair.target for pair in pairs), least)
-    return TranslationData(train[:train_size], test, source, target, generated=file is None)
+    train, test = _split(pairs, test_size, random.Random(0))
+    # Pairs with rare tokens are already gone, so every token that is left gets a number.
+    minimum = at_least if keep_rare else 1
+    source = Vocabulary((pair.source for pair in pairs), minimum)
+    target = Vocabulary((pair.target for pair in pairs), minimum)
+    return TranslationData(train, test, source, target, generated=file is None)
 
 
 def batches(
@@ -103,14 +99,14 @@ def batches(
     size: int,
     rng: random.Random | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of sentences of about equal length, so that little of them is padding.
+    """Batches of sentences of similar length, with little padding.
 
     Args:
         pairs: The sentences.
         source: Numbers the tokens to read.
         target: Numbers the tokens to write.
-        size: Pairs a batch.
-        rng: Shuffles the pairs and the batches; without it they come in the order of length.
+        size: Pairs per batch.
+        rng: Shuffles the pairs and the batches. Without it, they come in the order of length.
 
     Yields:
         Tokens to read (B, S) and to write (B, T).

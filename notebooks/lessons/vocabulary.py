@@ -35,15 +35,15 @@ class Vocabulary:
 
     Args:
         sentences: Tokenised sentences to count.
-        at_least: How often a token must occur to have a number of its own.
+        at_least: Minimum number of occurrences of a token with its own number.
     """
 
     def __init__(self, sentences: Iterable[Sequence[str]], at_least: int = 1) -> None:
         counts = Counter(token for sentence in sentences for token in sentence)
-        # Ties go by alphabet, so that a number does not depend on the order of the sentences.
-        kept = sorted(token for token, count in counts.items() if count >= at_least)
-        kept.sort(key=lambda token: -counts[token])
-        self.tokens: list[str] = [*SPECIAL, *kept]
+        # Ties are sorted, so that a number does not depend on the order of the sentences.
+        frequent = sorted(token for token, count in counts.items() if count >= at_least)
+        frequent.sort(key=lambda token: -counts[token])
+        self.tokens: list[str] = [*SPECIAL, *frequent]
         self.numbers = {token: number for number, token in enumerate(self.tokens)}
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class Vocabulary:
 
 
 def pad(rows: Sequence[Sequence[int]]) -> Tensor:
-    """Rows of unequal length as one tensor, filled up with `PAD`.
+    """Rows of unequal length as one tensor, padded with `PAD`.
 
     Args:
         rows: B lists of numbers.
@@ -81,10 +81,10 @@ def shift_right(targets: Tensor) -> Tensor:
     """A decoder's input under teacher forcing: `BEGIN` and all but the last target.
 
     Args:
-        targets: (B, T), what it has to write.
+        targets: (B, T), the tokens to write.
 
     Returns:
-        (B, T): at place t the right token of place t - 1.
+        (B, T): at place t the correct token of place t - 1.
     """
     begin = torch.full_like(targets[:, :1], BEGIN)
     return torch.cat([begin, targets[:, :-1]], dim=1)

@@ -14,7 +14,6 @@ TASKS = {
         Columns("sentence_A", "sentence_B", "entailment_judgment"),
     ),
     task_files.tagging: ("token-classification", Columns()),
-    task_files.questions: ("question-answering", None),
     task_files.sentence_questions: ("question-answering", None),
 }
 
