@@ -180,12 +180,11 @@ def test_computed_by_stock(prefix, what, monkeypatch):
         torch.testing.assert_close(found[name], value, atol=0, rtol=0)
 
 
-@pytest.mark.parametrize("strict", [False, True])
-def test_exported(strict):
+def test_exported():
     stock = random_stock("DistilBertForTokenClassification", 2)
     batch = random_batch(stock, "right")
     model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
-    program = torch.export.export(model, (), batch, strict=strict).module()
+    program = torch.export.export(model, (), batch, strict=False).module()
     assert_close(call(program, batch), call(stock, batch), attended(batch))
 
 
