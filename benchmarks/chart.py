@@ -15,8 +15,11 @@ ROOT = Path(__file__).parents[1]
 #: By processor and model, the recorded runs. A later run replaces the rows that it measures again.
 RUNS = {
     "AMD EPYC Zen 4, AVX-512": {
-        "all-MiniLM-L6-v2": ("minilm-avx512", "minilm-sentence", "minilm-int8"),
-        "BERT-base": ("base-avx512", "base-sentence", "base-int8"),
+        "all-MiniLM-L6-v2": (
+            *("minilm-avx512", "minilm-sentence"),
+            *("minilm-static-int8", "minilm-int8"),
+        ),
+        "BERT-base": ("base-avx512", "base-sentence", "base-static-int8", "base-int8"),
     },
     "AMD EPYC Zen 3, AVX2": {
         "all-MiniLM-L6-v2": ("minilm-avx2",),

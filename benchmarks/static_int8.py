@@ -13,9 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import statistics
-import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,15 +23,16 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from hf_bert_impl.benchmark.cases import make_case
-from hf_bert_impl.benchmark.contest import Contestant, race
+from hf_bert_impl.benchmark.contest import Contestant
 from hf_bert_impl.benchmark.contestants import States
 from hf_bert_impl.benchmark.peers import Settings, Source
+from hf_bert_impl.benchmark.run import Benchmark
 from hf_bert_impl.benchmark.runtimes import openvino_runner, write_onnx_file
 from hf_bert_impl.export.program import quiet
 from hf_bert_impl.export.running import openvino_model
+from hf_bert_impl.files.json_files import write_json
 from hf_bert_impl.measuring.batches import make_batch
-from hf_bert_impl.measuring.timing import cpu_name
-from hf_bert_impl.tables import console, print_table
+from hf_bert_impl.tables import console
 from hf_bert_impl.tasks.sts import read_sts
 
 #: The number of texts for calibration. Each is its own batch.
@@ -91,6 +90,20 @@ class StaticInt8(States):
         ]
 
 
+class StaticBenchmark(Benchmark):
+    """`hf-bert benchmark` with OpenVINO in int8."""
+
+    @contextlib.contextmanager
+    def _contestant(self, name: str, dtype: str, case: str = "all") -> Iterator[Contestant | None]:
+        if (name, dtype) != ("openvino", "int8"):
+            with super()._contestant(name, dtype, case) as one:
+                yield one
+            return
+        make = functools.partial(StaticInt8, self.source, self.settings)
+        with Contestant(name, dtype, make, self.settings.threads or 1, self.scratch) as one:
+            yield one
+
+
 @app.command()
 def main(
     model: Annotated[str | None, typer.Argument(help="A folder; else random weights.")] = None,
@@ -98,41 +111,14 @@ def main(
     cases: Annotated[str, typer.Option()] = "sentence,short,full",
     rounds: Annotated[int, typer.Option()] = 5,
     threads: Annotated[int, typer.Option()] = 2,
+    output: Annotated[Path | None, typer.Option(help="Write the results as JSON.")] = None,
 ) -> None:
-    """int8 prepared against OpenVINO in static int8."""
-    source, settings = Source(model, random), Settings(cases, threads=threads)
-    with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
-        made = {
-            "transformers": functools.partial(States, "upstream-eager", "float32"),
-            "prepared": functools.partial(States, "prepared", "int8"),
-            "openvino": StaticInt8,
-        }
-        contestants = []
-        for name, make in made.items():
-            bound = functools.partial(make, source, settings)
-            one = Contestant(name, "int8", bound, threads, scratch)
-            contestants.append(stack.enter_context(one))
-        reference, ours, peer = contestants
-        rows = []
-        for name in cases.split(","):
-            case = ours.ask("case", name)
-            expected = reference.ask("result", case)
-            errors = [(one.ask("result", case) - expected).abs().max() for one in (ours, peer)]
-            times = race([ours, peer], rounds, case, stopped)
-            ratios = [b / a for a, b in zip(times[ours], times[peer], strict=True)]
-            rows.append((name, spread(ratios), " / ".join(f"{error:.2g}" for error in errors)))
-    columns = ("case", "times as fast as OpenVINO int8", "error, ours / theirs")
-    print_table(console(), f"{source.name}; {cpu_name()}, {threads} threads", columns, rows)
-
-
-def stopped(one: Contestant, error: Exception) -> None:
-    """A missing contestant ends the script: there are only two."""
-    raise error
-
-
-def spread(ratios: list[float]) -> str:
-    """The median of the rounds' ratios, with minimum and maximum."""
-    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})"
+    """int8 prepared, compared with OpenVINO in static int8 and with transformers."""
+    settings = Settings(cases, "upstream-sdpa,openvino", "int8", rounds, threads)
+    results = StaticBenchmark(Source(model, random), settings).run()
+    results.render(console())
+    if output is not None:
+        write_json(output, results)
 
 
 if __name__ == "__main__":
