@@ -70,7 +70,7 @@ from .losses import (
 from .masks import CACHE, OWN_BACKENDS, check_bias, layer_masks
 from .preparing import check_dtype, drop_prepared, prepare
 from .route import Inside, Route, why_watched
-from .steady import make_steady
+from .steady import drop_steady, make_steady
 
 __all__ = [
     "BertConfig",
@@ -263,9 +263,9 @@ class BertPreTrainedModel(PreTrainedModel):
         dict and calls stay the same. The packed copies are as large as those weights; in int8 the
         encoder's copies are half as large. They serve calls without gradients in eval mode;
         `train()` drops them. A module that is not the stock one computes as usual, and a warning
-        names it. If the kernels are missing (some CPUs), a warning says so and
-        the model computes as usual. On a GPU the query, key and value parameters of a layer are
-        placed side by side in memory instead, for one matrix multiplication.
+        names it. If the kernels are missing (some CPUs), a warning says so and the model computes
+        as usual. On a GPU the query, key and value parameters of a layer are placed side by side in
+        memory instead, for one matrix multiplication; int8 and float16-weights are for CPUs.
 
         A layer whose weights have changed since computes as usual, too: in-place operations,
         optimizers, `load_state_dict`, other memory or dtype, or writes into all of a weight through
@@ -561,12 +561,11 @@ class BertModel(BertPreTrainedModel):
         """
         backend = self.config._attn_implementation or "eager"
         reason = self._why_padded(inputs, is_encoder_only, output_attentions)
-        is_invariant = getattr(self.config, "batch_invariant", False)
-        if is_invariant:
+        if getattr(self.config, "batch_invariant", False):
             self._check_batch_invariant(reason, backend, inputs.device)
-        make_steady(self, is_invariant)
-        if is_invariant:
+            make_steady(self)
             return Route.SINGLE
+        drop_steady(self)
         is_dense = inputs.has_padding is False or inputs.attention_mask is None
         # Without padding only packed weights make a call faster.
         is_prepared = getattr(self.encoder, "guard", None) is not None
@@ -676,7 +675,10 @@ class _BertHead(BertPreTrainedModel):
             **options: Other arguments of `BertModel.forward`.
         """
         bert: Any = self.bert
-        make_steady(self, getattr(self.config, "batch_invariant", False))
+        if getattr(self.config, "batch_invariant", False):
+            make_steady(self)
+        else:
+            drop_steady(self)
         # Not if the class is patched: then its `forward` is called.
         is_ours = type(bert).forward is BertModel.takes_packed[0]
         is_program = torch.compiler.is_compiling() or torch.jit.is_tracing()

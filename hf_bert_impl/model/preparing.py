@@ -32,13 +32,13 @@ def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
     precision = _convert(model, dtype)
     drop_prepared(model)
     reason = _why_not(model)
-    if reason is None and model.device.type != "cpu":
+    if reason is not None:
+        logger.warning(f"not prepared for inference: {reason}; it computes as usual")
+        return
+    if model.device.type != "cpu":
         for module in model.modules():
             if isinstance(module, BertSelfAttention) and not module.is_cross_attention:
                 module.packed = SideBySide()
-        return
-    if reason is not None:
-        logger.warning(f"not prepared for inference: {reason}; it computes as usual")
         return
     kernels = choose(precision or model.dtype, invariant)
     guard = Guard(kernels.states_dtype)
@@ -96,6 +96,9 @@ def _convert(model: Any, dtype: torch.dtype | str | None) -> torch.dtype | str |
     if precision in (torch.int8, HALF_WEIGHTS):  # which are for linear layers alone
         if is_on_cpu:
             model.to(torch.float32)
+        else:
+            place, kind = model.device.type, str(model.dtype).removeprefix("torch.")
+            logger.warning(f"dtype={dtype!r} has no kernels on {place}; it computes in {kind}")
     elif precision is not None:
         model.to(precision)
     return precision

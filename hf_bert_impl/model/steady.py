@@ -32,22 +32,12 @@ COMPARED = 16
 ALIGNMENT = 64
 
 
-def make_steady(root: nn.Module, is_wanted: bool = True) -> None:
+def make_steady(root: nn.Module) -> None:
     """Makes every linear layer of a batch-invariant model steady, packed or not.
-
-    Args:
-        root: The model.
-        is_wanted: False undoes it, once the model is not batch-invariant any more.
 
     Raises:
         ValueError: An adapter adds to a layer.
     """
-    if not is_wanted:
-        if root.__dict__.pop("_is_steady", False):
-            for module in root.modules():
-                if isinstance(module.__dict__.get("packed"), Steady):
-                    module.packed = None  # type: ignore[assignment]
-        return
     root.__dict__["_is_steady"] = True
     for module in root.modules():
         if hasattr(module, "lora_A"):
@@ -60,6 +50,15 @@ def make_steady(root: nn.Module, is_wanted: bool = True) -> None:
             module.packed = Steady(None, Guard(), steady_product)  # type: ignore[assignment]
         elif isinstance(packed, Packed) and packed.kernels and not packed.kernels.batch_invariant:
             module.packed = None  # type: ignore[assignment]  # it was prepared without this
+
+
+def drop_steady(root: nn.Module) -> None:
+    """Undoes `make_steady` after `batch_invariant` was switched off."""
+    if root.__dict__.get("_is_steady"):
+        del root.__dict__["_is_steady"]
+        for module in root.modules():
+            if isinstance(module.__dict__.get("packed"), Steady):
+                module.packed = None  # type: ignore[assignment]
 
 
 def steady_product(layer: nn.Linear) -> Product:

@@ -50,6 +50,14 @@ def test_one_product_with_the_same_numbers(prepared, monkeypatch):
         assert (found[0] - expected[0]).abs().max() < 1e-5 * expected[0].abs().max()
 
 
+@pytest.mark.parametrize("dtype", ["int8", "float16-weights"])
+def test_precisions_of_the_cpu_are_told(dtype, monkeypatch, caplog):
+    model, _ = model_and_batch("BertModel", 5)
+    monkeypatch.setattr(BertModel, "device", torch.device("cuda", 0))
+    model.prepare_for_inference(dtype)
+    assert f"dtype={dtype!r} has no kernels on cuda; it computes in float32" in caplog.text
+
+
 @pytest.mark.parametrize("padding", ["left", "holes", "none"])
 def test_every_padding(padding, monkeypatch):
     model, batch = model_and_batch("BertModel", padding=padding)
