@@ -40,18 +40,6 @@ def check_choice(name: str, value: Any, allowed: Iterable[str]) -> None:
         raise InputError(f"{name} is {value!r}. Choose one of {', '.join(allowed)}.")
 
 
-def check_device(name: str, device: str) -> None:
-    """Raises InputError unless torch has a device; `name` names it in the message."""
-    import torch
-
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    here = ["cpu"]
-    if accelerator is not None:
-        here += [accelerator.type]
-        here += [f"{accelerator.type}:{i}" for i in range(torch.accelerator.device_count())]
-    check_choice(name, device, here)
-
-
 def check_whole(name: object, missing: Iterable[str], whole: str, remedy: str) -> None:
     """Checks that a checkpoint has all weights.
 

@@ -18,6 +18,7 @@ from hf_bert_impl.model import attention
 from hf_bert_impl.parity import ParityReport, compare_models, reference_model
 from hf_bert_impl.parity.batches import Batch, parity_labels
 from hf_bert_impl.parity.tensors import (
+    ACCELERATOR_TOLERANCE,
     SMALLEST_SCALE,
     exact_row,
     low_precision_row,
@@ -25,7 +26,7 @@ from hf_bert_impl.parity.tensors import (
 )
 
 #: Relative to the largest number of a tensor. Products of TF32 round to 11 bits, 5e-4 each.
-TOLERANCE, TF32_TOLERANCE = 1e-4, 1e-2
+TOLERANCE, TF32_TOLERANCE = ACCELERATOR_TOLERANCE, 1e-2
 #: Of a gradient, at least this share of the largest gradient counts as its largest number.
 GRADIENT_FLOOR = 5e-2
 #: Smaller gradients, as a share of the largest, are only rounding errors in half precision.

@@ -186,6 +186,8 @@ def find_device(device: str | int | torch.device | None) -> torch.device:
         raise InputError(f"device is {device!r:.60}. Use one device, such as 'cpu' or 'cuda:1'.")
     try:
         found = torch.empty(0, device=device).device
+        if found.type == "meta":
+            raise ValueError("meta holds no numbers")
     except (RuntimeError, AssertionError, ValueError) as error:  # depends on the build of torch
         reason = one_line(error).partition(". ")[0][:120]
         raise InputError(

@@ -11,10 +11,10 @@ import transformers
 import hf_bert_impl
 from hf_bert_impl import checkpoints
 from hf_bert_impl.checkpoints import Checkpoint
-from hf_bert_impl.errors import InputError, check_device
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.families.table import longest_sequence
 from hf_bert_impl.head_names import in_family
-from hf_bert_impl.inference.loading import load_config
+from hf_bert_impl.inference.loading import find_device, load_config
 from hf_bert_impl.optimization import optimize
 from hf_bert_impl.parity.batches import (
     MAX_LENGTH,
@@ -55,8 +55,8 @@ def verify_checkpoint(
         InputError: The checkpoint or a text cannot be compared.
     """
     asked = VerifyOptions(**options)
-    check_device("`device`", asked.device)
-    tolerance = FP32_TOLERANCE if asked.device == "cpu" else ACCELERATOR_TOLERANCE
+    device = find_device(asked.device)
+    tolerance = FP32_TOLERANCE if device.type == "cpu" else ACCELERATOR_TOLERANCE
     if asked.tolerance is not None:
         tolerance = asked.tolerance
     name = checkpoints.class_name(checkpoint, head)
@@ -67,13 +67,13 @@ def verify_checkpoint(
     # Texts are checked before the weights are loaded, which takes longest.
     tokens, note = _tokens(checkpoint, config, asked.text, choices or 1)
     ours, info = checkpoints.load_model(checkpoint, name, dtype=torch.float32)
-    ours.to(asked.device)
+    ours.to(device)
     if checkpoint.is_bert:
         reference, reference_info = load_reference(name, checkpoint.path, dtype=torch.float32)
     else:
         optimize(ours, "float32")
         reference, reference_info = checkpoints.load_model(checkpoint, name, dtype=torch.float32)
-    reference.to(asked.device)
+    reference.to(device)
 
     report = _loading(ours, reference, info, reference_info)
     report.title = (
