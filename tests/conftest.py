@@ -187,7 +187,7 @@ def largest_file(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
 @pytest.fixture
 def save_tiny(tmp_path: Path) -> Callable[..., Path]:
     """Saves a random model of a class as a folder of that name; see `save_checkpoint`."""
-    from tests.checkpoints import save_checkpoint
+    from tests.support.checkpoints import save_checkpoint
 
     return lambda name="BertForMaskedLM", **options: save_checkpoint(
         tmp_path / name, name, **options

@@ -20,7 +20,7 @@ from hf_bert_impl.checkpoints import (
     open_checkpoint,
 )
 from hf_bert_impl.errors import InputError
-from tests.damage import MODULES, PROMPTS, fields, make_folder, save_usable, write
+from tests.support.damage import MODULES, PROMPTS, fields, make_folder, save_usable, write
 
 
 @pytest.fixture(scope="module")

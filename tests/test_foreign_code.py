@@ -10,7 +10,7 @@ import pytest
 
 import hf_bert_impl
 from hf_bert_impl.conversion import convert
-from tests.commands import run_commands
+from tests.support.commands import run_commands
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted(

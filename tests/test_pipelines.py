@@ -5,7 +5,7 @@ import torch
 import transformers
 
 import hf_bert_impl
-from tests.checkpoints import SPECIAL_TOKENS, assert_same_answers, save_checkpoint
+from tests.support.checkpoints import SPECIAL_TOKENS, assert_same_answers, save_checkpoint
 
 WORDS = (
     ". , ? the a cat dog sat on mat in paris anna lives and works "

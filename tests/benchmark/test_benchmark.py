@@ -21,7 +21,7 @@ from hf_bert_impl.benchmark.run import Benchmark
 from hf_bert_impl.cli.options import field_docs
 from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.measuring.batches import make_batch
-from tests.lowered import WHY_NO_OPENVINO
+from tests.support.lowered import WHY_NO_OPENVINO
 
 TINY = Source(random="tiny")
 

@@ -4,7 +4,7 @@ import pytest
 
 from hf_bert_impl.benchmark.contestants import Texts
 from hf_bert_impl.benchmark.peers import Settings, Source
-from tests.checkpoints import SPECIAL_TOKENS, save_checkpoint
+from tests.support.checkpoints import SPECIAL_TOKENS, save_checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 MADE_UP = "the river rose over night and a market in music window paper"

@@ -7,8 +7,8 @@ from typing import Any
 import typer
 
 from hf_bert_impl.cli import app
-from tests.checkpoints import save_checkpoint
-from tests.damage import fields, save_usable, write
+from tests.support.checkpoints import save_checkpoint
+from tests.support.damage import fields, save_usable, write
 from tests.tasks.senteval_folder import write_senteval
 
 

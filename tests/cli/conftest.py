@@ -9,7 +9,7 @@ import pytest
 from hf_bert_impl.cli import main
 from hf_bert_impl.measuring import timing
 from tests.cli.cases import make_place
-from tests.commands import Result
+from tests.support.commands import Result
 
 
 @pytest.fixture

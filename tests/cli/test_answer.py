@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from hf_bert_impl import QuestionAnsweringPipeline
-from tests.checkpoints import assert_same_answers
-from tests.damage import fields
+from tests.support.checkpoints import assert_same_answers
+from tests.support.damage import fields
 
 CONTEXT = "Nice to meet you, the river rose over night."
 

@@ -19,7 +19,7 @@ from hf_bert_impl.files.lock import output_lock
 from hf_bert_impl.hub import pushing
 from hf_bert_impl.parity import ParityReport, ParityRow
 from tests.cli.cases import APP, COMMANDS, FILES, MODELS, RUNS, tree
-from tests.damage import DEEP, PROMPTS, cut, fields, make_folder, many_labels, spoil, write
+from tests.support.damage import DEEP, PROMPTS, cut, fields, make_folder, many_labels, spoil, write
 
 for library in ("sklearn", "datasets", "tensorboard", "matplotlib", "pyarrow"):
     pytest.importorskip(library, reason="pip install -e '.[train]'")

@@ -7,7 +7,7 @@ import pytest
 from hf_bert_impl import QuestionAnsweringPipeline
 from hf_bert_impl.data.squad import read_squad
 from hf_bert_impl.tasks.squad import evaluate_predictions, predict_squad
-from tests.damage import fields
+from tests.support.damage import fields
 
 CONTEXT = "Nice to meet you, the river rose over night. " * 3
 EVALUATE = ("evaluate", "squad")

@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 
 from hf_bert_impl.families.adapter import Forward
 from hf_bert_impl.inference.loading import load_tokenizer
-from tests.checkpoints import WORDS, save_checkpoint
 from tests.families.cases import PREFIXES, random_stock
+from tests.support.checkpoints import WORDS, save_checkpoint
 
 TEXTS = ["nice to meet you", "the river rose over night and the river , a rose .", "the river"]
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hf_bert_impl import BertForMaskedLM, BertForPreTraining
-from tests.checkpoints import SPECIAL_TOKENS
+from tests.support.checkpoints import SPECIAL_TOKENS
 
 pytest.importorskip("datasets", reason="pip install -e '.[train]'")
 pytest.importorskip("tensorboard", reason="pip install -e '.[train]'")

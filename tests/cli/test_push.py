@@ -11,9 +11,9 @@ import hf_bert_impl
 from hf_bert_impl.hub import pushing, uploading
 from hf_bert_impl.parity import ParityReport, ParityRow
 from hf_bert_impl.training import launch
-from tests.checkpoints import JAPANESE, LETTERS, name_tokenizer
 from tests.cli.cases import RUNS
-from tests.damage import fields
+from tests.support.checkpoints import JAPANESE, LETTERS, name_tokenizer
+from tests.support.damage import fields
 
 pytestmark = [pytest.mark.usefixtures("hasty")]
 

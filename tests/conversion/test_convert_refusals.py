@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from hf_bert_impl.conversion import convert, load_any
 from hf_bert_impl.errors import InputError
 from tests.conversion.cases import FIXTURES, Runs
-from tests.damage import write
+from tests.support.damage import write
 
 
 @pytest.fixture

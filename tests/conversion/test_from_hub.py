@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 from hf_bert_impl.conversion import convert, load_any
 from hf_bert_impl.conversion.from_hub import is_hub_id
 from hf_bert_impl.conversion.listing import list_tensors
-from tests.checkpoints import save_checkpoint
 from tests.conversion.cases import FIXTURES, assert_same
-from tests.hub_server import HubServer
+from tests.support.checkpoints import save_checkpoint
+from tests.support.hub_server import HubServer
 
 pytest.importorskip("h5py", reason="pip install -e '.[convert]'")
 NAME = "someone/small-bert"

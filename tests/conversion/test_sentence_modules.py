@@ -9,7 +9,7 @@ from hf_bert_impl.conversion import convert
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.text_encoder import TextEncoder
 from tests.conversion.cases import FIXTURES
-from tests.damage import MODULES, PROMPTS, save_usable, write
+from tests.support.damage import MODULES, PROMPTS, save_usable, write
 
 TEXTS = ["the river rose", "nice to meet you " * 40, ""]
 

@@ -9,7 +9,7 @@ from hf_bert_impl.conversion import convert
 from hf_bert_impl.conversion.vocabulary import find_vocabulary, make_tokenizer
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import NOT_PUBLISHED
-from tests.checkpoints import JAPANESE, LETTER_TEXTS, LETTERS, name_tokenizer
+from tests.support.checkpoints import JAPANESE, LETTER_TEXTS, LETTERS, name_tokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "[unusedX]"]
 LOWER = [*SPECIAL, "the", "city", "##ing", "paris", "A", "B", "，", "北"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hf_bert_impl import BertTokenizer
-from tests.checkpoints import SPECIAL_TOKENS
+from tests.support.checkpoints import SPECIAL_TOKENS
 
 
 @pytest.fixture

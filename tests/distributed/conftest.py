@@ -11,7 +11,7 @@ import pytest
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.distributed import EmbedTexts
 from hf_bert_impl.distributed.parts import BulkJob
-from tests.checkpoints import save_checkpoint
+from tests.support.checkpoints import save_checkpoint
 
 #: Unlike each other in length, and more than one part.
 TEXTS = [f"the cat {'sat on the mat ' * (n % 7)}number {n}" for n in range(53)]

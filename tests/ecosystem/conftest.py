@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import hf_bert_impl
-from tests.lowered import WHY_NO_OPENVINO
+from tests.support.lowered import WHY_NO_OPENVINO
 
 SIZES = {
     "vocab_size": 61,

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import hf_bert_impl
-from tests.checkpoints import WORDS
 from tests.model.cases import outputs, random_config, random_model
+from tests.support.checkpoints import WORDS
 
 pytestmark = pytest.mark.ecosystem
 

@@ -5,7 +5,7 @@ import torch
 
 import hf_bert_impl
 from hf_bert_impl.inference.sparse_encoder import splade_folds
-from tests.checkpoints import save_checkpoint
+from tests.support.checkpoints import save_checkpoint
 
 pytestmark = pytest.mark.ecosystem
 TEXTS = ["nice to meet you", "the river", "a rose over night and the river, nice to meet you.", ""]

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import hf_bert_impl
-from tests.checkpoints import WORDS
 from tests.model.cases import random_config, random_model
+from tests.support.checkpoints import WORDS
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,9 @@ import pytest
 from huggingface_hub import HfApi, constants
 
 from hf_bert_impl.hub.uploading import PushError, open_repository, reserve, upload
-from tests.checkpoints import save_checkpoint
-from tests.commands import run_commands
-from tests.hub_server import TOKEN, HubServer
+from tests.support.checkpoints import save_checkpoint
+from tests.support.commands import run_commands
+from tests.support.hub_server import TOKEN, HubServer
 
 NAME = "someone/small-bert"
 #: Files that a push deletes, and files that it leaves.

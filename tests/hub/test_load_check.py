@@ -12,7 +12,7 @@ from hf_bert_impl.hub.load_check import check_loading
 from hf_bert_impl.hub.saving import save_with_code
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from hf_bert_impl.report import CheckFailed
-from tests.hub_server import HubServer
+from tests.support.hub_server import HubServer
 
 SIZES = {"hidden_size": 24, "num_attention_heads": 3}
 LOADED = ("class", "logits", "token ids")

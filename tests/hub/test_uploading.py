@@ -16,7 +16,7 @@ from hf_bert_impl.hub.uploading import (
     upload,
 )
 from hf_bert_impl.model_card import language_codes
-from tests.hub_server import TOKEN, HubServer, Refused
+from tests.support.hub_server import TOKEN, HubServer, Refused
 
 
 @pytest.fixture(autouse=True)

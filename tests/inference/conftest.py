@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import hf_bert_impl
-from tests.checkpoints import save_checkpoint
 from tests.inference.encoder_cases import POSITIONS as ENCODER_POSITIONS
+from tests.support.checkpoints import save_checkpoint
 
 ANSWERING_WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] . , ? ! ' - the a cat dog sat on mat in paris anna lives and "

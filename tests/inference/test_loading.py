@@ -10,7 +10,7 @@ from hf_bert_impl import TextEncoder
 from hf_bert_impl.checkpoints import load_own_tokenizer, open_checkpoint
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.loading import load_tokenizer
-from tests.checkpoints import JAPANESE, LETTER_TEXTS, LETTERS, name_tokenizer
+from tests.support.checkpoints import JAPANESE, LETTER_TEXTS, LETTERS, name_tokenizer
 
 SETTINGS = {name: value for name, value in JAPANESE.items() if name != "tokenizer_class"}
 NAMED = {"tokenizer_class": "BertJapaneseTokenizer"}

@@ -15,7 +15,7 @@ from hf_bert_impl.data.answer_spans import best_answers
 from hf_bert_impl.data.windows import QuestionCut
 from hf_bert_impl.inference import question_answering as module
 from hf_bert_impl.model.kernels import why_no_kernels
-from tests.checkpoints import assert_same_answers as same
+from tests.support.checkpoints import assert_same_answers as same
 
 RIVER = "Anna lives in Paris, and works not far from the river."
 LONG = (

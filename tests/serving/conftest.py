@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.checkpoints import save_checkpoint
+from tests.support.checkpoints import save_checkpoint
 
 HEADS = {
     "embed": ("BertModel", {}),

@@ -10,7 +10,7 @@ from hf_bert_impl.tasks.registry import make_task
 from hf_bert_impl.training import finetuning, pretraining, pretraining_trainer
 from hf_bert_impl.training.finetuning import Sources, finetune
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
-from tests.checkpoints import SPECIAL_TOKENS, save_checkpoint
+from tests.support.checkpoints import SPECIAL_TOKENS, save_checkpoint
 from tests.training import cases
 from tests.training.cases import COLUMNS, small_run, write_text
 

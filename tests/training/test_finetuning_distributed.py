@@ -13,7 +13,7 @@ from hf_bert_impl.tasks.registry import make_task
 from hf_bert_impl.training import finetuning
 from hf_bert_impl.training.finetuning import Sources, finetune
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
-from tests.checkpoints import assert_same_answers, save_checkpoint
+from tests.support.checkpoints import assert_same_answers, save_checkpoint
 from tests.training.cases import RUN, on_this_machine, squad_paragraphs, write_history
 from tests.training.conftest import WORDS
 

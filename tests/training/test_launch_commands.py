@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from tests.checkpoints import SPECIAL_TOKENS, save_checkpoint
+from tests.support.checkpoints import SPECIAL_TOKENS, save_checkpoint
 from tests.training.cases import WORDS, write_text
 from tests.training.launch_commands import (
     COMMANDS,

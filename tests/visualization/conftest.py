@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import hf_bert_impl
-from tests.checkpoints import SPECIAL_TOKENS, save_checkpoint
+from tests.support.checkpoints import SPECIAL_TOKENS, save_checkpoint
 
 WORDS = (
     *SPECIAL_TOKENS,

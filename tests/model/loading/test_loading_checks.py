@@ -14,8 +14,8 @@ import hf_bert_impl
 from hf_bert_impl import BertForSequenceClassification
 from hf_bert_impl.checkpoint_files import check_folder
 from hf_bert_impl.finite import check_finite, not_finite
-from tests.damage import fields
 from tests.model.cases import random_config, random_model
+from tests.support.damage import fields
 
 
 @pytest.fixture

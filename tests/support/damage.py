@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import hf_bert_impl
-from tests.checkpoints import WORDS, save_checkpoint
+from tests.support.checkpoints import WORDS, save_checkpoint
 
 Damage = Callable[[Path], None]
 #: JSON that is nested deeper than Python reads.
