@@ -20,7 +20,7 @@ FLOORS = (
     ("auto", "in_place", "optimization", "text_encoder"),
     ("checkpoints", "parity", "tasks", "training", "visualization"),
     ("conversion", "hub", "export"),
-    ("benchmark", "distributed", "pruning"),
+    ("benchmark", "distributed"),
     ("serving",),
     ("cli",),
 )

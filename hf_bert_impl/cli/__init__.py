@@ -30,7 +30,6 @@ from hf_bert_impl.cli import (
     fill_mask,
     finetune,
     pretrain,
-    prune_heads,
     push,
     serve,
     tokenizer,
@@ -62,7 +61,6 @@ COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "tokenizer": tokenizer.app,
         "pretrain": pretrain.pretrain,
         "finetune": finetune.finetune,
-        "prune-heads": prune_heads.prune_heads,
     },
     "Check and measure": {
         "verify": verify.verify,

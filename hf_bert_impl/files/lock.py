@@ -3,54 +3,54 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from hf_bert_impl.errors import InputError
+from filelock import FileLock, Timeout
 
-#: Open lock files of this process.
-_held: set[int] = set()
+from hf_bert_impl.errors import InputError
 
 
 @contextlib.contextmanager
-def output_lock(output: Path) -> Iterator[bool]:
+def output_lock(output: Path) -> Iterator[None]:
     """Keeps other runs from writing the same output.
 
-    The lock is on `.NAME.lock` in the same folder, which is deleted at the end. The system releases
-    it when the process ends. Missing parent folders are created, and removed at the end if empty.
+    The lock is on `lock_file(output)`, which is deleted at the end. The system releases it when the
+    process ends. Missing parent folders are created, and removed at the end if empty.
 
     Args:
         output: The file or folder to write.
 
-    Yields:
-        Whether it is locked: some systems and disks have no locks.
-
     Raises:
         InputError: Another run is writing it, or its folder is not writable.
     """
-    output = Path(os.path.abspath(output))
-    place = output.parent.resolve()
-    file = place / f".{output.name}.lock"
-    if not os.access(place, os.W_OK) and output.is_dir():
-        file = output  # such as a mounted folder with a read-only parent
-    missing = [path for path in (place, *place.parents) if not path.exists()][::-1]
+    file = lock_file(output)
+    missing = [path for path in file.parents if not path.exists()][::-1]
     with contextlib.ExitStack() as undo:
         try:
             for path in missing:
                 path.mkdir(exist_ok=True)
                 undo.callback(_remove_empty, path)
-            lock = _locked(file)
-        except BlockingIOError:
+            lock = FileLock(file, timeout=0, mode=0o666)
+            undo.enter_context(lock)
+        except Timeout:
             raise InputError(
                 f"Another run is writing {output}. Wait for it, stop it, or choose another output."
             ) from None
         except OSError as error:
             raise unwritable(output, error) from error
-        if lock is not None:
-            undo.callback(_release, file, lock)
-        yield lock is not None
+        undo.callback(_remove_held, lock)  # before it is unlocked
+        yield
+
+
+def lock_file(output: Path) -> Path:
+    """The file that is locked: `.NAME.lock` beside the output, or in it if only it is writable."""
+    output = Path(os.path.abspath(output))
+    place = output.parent.resolve()
+    if not os.access(place, os.W_OK) and output.is_dir():
+        place = output  # such as a mounted folder
+    return place / f".{output.name}.lock"
 
 
 def unwritable(output: Path, error: BaseException) -> InputError:
@@ -62,51 +62,14 @@ def unwritable(output: Path, error: BaseException) -> InputError:
     )
 
 
-def _locked(path: Path) -> int | None:
-    """The descriptor of a locked file; None if the system or disk has no locks."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return None
-    how = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-    while True:
-        descriptor = os.open(path, how | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The previous holder may have deleted it after it was opened here.
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                    _held.add(descriptor)
-                    return descriptor
-        except OSError as error:
-            os.close(descriptor)
-            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-                raise
-            return None
-        os.close(descriptor)
-
-
-def _release(file: Path, descriptor: int) -> None:
-    if descriptor not in _held:  # a forked process, which has closed it
-        return
-    if file.is_file() and not file.stat().st_size:  # a file with content is not ours
-        # Before it is unlocked: afterwards another run may hold it.
-        file.unlink()
-    _held.discard(descriptor)
-    os.close(descriptor)
+def _remove_held(lock: FileLock) -> None:
+    file = Path(lock.lock_file)
+    # A forked process holds nothing, and a file with content is not ours.
+    if lock.is_locked and not file.stat().st_size:
+        with contextlib.suppress(OSError):  # Windows deletes no open file
+            file.unlink()
 
 
 def _remove_empty(folder: Path) -> None:
     with contextlib.suppress(OSError):
         folder.rmdir()
-
-
-def _close_all() -> None:
-    # A forked process shares the lock and may outlive a killed parent.
-    for descriptor in _held:
-        os.close(descriptor)
-    _held.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_all)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import swap_in
-from hf_bert_impl.files.lock import output_lock, unwritable
+from hf_bert_impl.files.lock import lock_file, output_lock, unwritable
 
 #: The report of `convert`, which lists the files that a later result replaces.
 REPORT = "conversion_report.json"
@@ -36,11 +36,10 @@ def claimed(folder: Path, sources: Iterable[Path], overwrite: bool | None) -> It
         InputError: The folder is not writable or locked by another run, or as for `check_output`.
     """
     place = folder.resolve()
-    with output_lock(place) as is_locked:
+    with output_lock(place):
         check_output(folder, sources, overwrite)
-        if is_locked:
-            for left in place.parent.glob(glob.escape(_fresh_prefix(place)) + "*"):
-                shutil.rmtree(left, ignore_errors=True)
+        for left in place.parent.glob(glob.escape(_fresh_prefix(place)) + "*"):
+            shutil.rmtree(left, ignore_errors=True)
         yield
 
 
@@ -68,7 +67,8 @@ def check_output(
                 f"{source} is in the output {folder}, which would be replaced. Choose another "
                 "output."
             )
-    if folder.is_dir() and any(folder.iterdir()) and not overwrite:
+    has_files = folder.is_dir() and any(file != lock_file(folder) for file in folder.iterdir())
+    if has_files and not overwrite:
         other = "" if overwrite is None else ", or replace it with `overwrite=True`"
         raise InputError(f"{folder} has {content} in it. Choose another name{other}.")
 

@@ -1,8 +1,8 @@
-"""Visualization of attention: an interactive page, heat maps, and head importance."""
+"""Visualization of attention: an interactive page and heat maps."""
 
 from hf_bert_impl.visualization.attention_maps import AttentionMaps, LayerMaps, attention_maps
 from hf_bert_impl.visualization.attention_page import AttentionPage
-from hf_bert_impl.visualization.heat_maps import draw_attention, draw_head_importance
+from hf_bert_impl.visualization.heat_maps import draw_attention
 
 __all__ = [
     "AttentionMaps",
@@ -10,5 +10,4 @@ __all__ = [
     "LayerMaps",
     "attention_maps",
     "draw_attention",
-    "draw_head_importance",
 ]

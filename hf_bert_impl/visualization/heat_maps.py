@@ -1,16 +1,11 @@
-"""Heat maps of attention weights and of head importance."""
+"""Heat maps of attention weights."""
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from hf_bert_impl.figures import check_picture, new_figure, save
-from hf_bert_impl.tasks.head_importance import HeadImportance
 from hf_bert_impl.visualization.attention_maps import AttentionMaps
 
 if TYPE_CHECKING:
@@ -98,72 +93,6 @@ def attention_figure(maps: AttentionMaps) -> Figure:
     )
     bar.set_label("attention weight", fontsize=0.8 * font)
     bar.ax.tick_params(labelsize=0.7 * font)
-    return figure
-
-
-def draw_head_importance(
-    file: str | os.PathLike[str],
-    importance: HeadImportance,
-    pruned: Mapping[int, Sequence[int]],
-    title: str,
-) -> None:
-    """Draws the normalised importance of all heads, with frames around pruned ones.
-
-    Args:
-        file: The file; its ending names the format (.png, .svg, .pdf).
-        importance: The importance.
-        pruned: Layer to pruned heads.
-        title: The title.
-
-    Raises:
-        ValueError: The format or folder does not exist, or matplotlib is missing.
-    """
-    check_picture(file)
-    save(importance_figure(importance, pruned, title), file)
-
-
-def importance_figure(
-    importance: HeadImportance, pruned: Mapping[int, Sequence[int]], title: str
-) -> Figure:
-    """The picture of `draw_head_importance` as a matplotlib figure."""
-    from matplotlib.patches import Rectangle
-
-    scores = importance.normalized.numpy()  # (L, H)
-    layers, heads = scores.shape
-    figure, ((axis,),) = new_figure(2.8 + 0.5 * heads, 1.9 + 0.42 * layers, title)
-    shown = np.ma.masked_invalid(scores)
-    image = axis.imshow(shown, cmap="viridis", vmin=0, vmax=1, aspect="auto")
-    axis.grid(False)
-    for layer in range(layers):
-        for head in range(heads):
-            score = scores[layer, head]
-            missing = math.isnan(score)
-            dark = not missing and score < 0.6
-            axis.text(
-                *(head, layer, "–" if missing else f"{score:.2f}"),
-                ha="center",
-                va="center",
-                color="white" if dark else "black",
-                fontsize=8,
-            )
-    for layer, gone in pruned.items():
-        for head in gone:
-            frame = Rectangle(
-                (head - 0.46, layer - 0.45), 0.92, 0.9, fill=False, edgecolor="#ff5a36", linewidth=2
-            )
-            axis.add_patch(frame)
-            frame.set_label("pruned")
-    if axis.patches:
-        figure.legend(
-            handles=axis.patches[:1], loc="outside lower right", fontsize=8, frameon=False
-        )
-    axis.set_xticks(range(heads))
-    axis.set_yticks(range(layers))
-    axis.set_xlabel("head")
-    axis.set_ylabel("layer")
-    bar = figure.colorbar(image, ax=axis)
-    bar.set_label("importance (ℓ2 norm of a layer: 1)", fontsize=8)
-    bar.ax.tick_params(labelsize=7)
     return figure
 
 

@@ -42,8 +42,6 @@ RUNS = {
     f"--batch-size 2 -q --cache-dir cache {SMALL}",
     "finetune": "finetune classification --model BertModel --train labels.tsv -o new/out "
     f"--epochs 1 -q {LABELS}",
-    "prune-heads": "prune-heads BertForSequenceClassification --data labels.tsv --count 1 -q "
-    f"-o new/out {LABELS}",
     "verify": "verify BertForMaskedLM --no-bf16",
     "evaluate squad": "evaluate squad BertForQuestionAnswering --data squad.json -q",
     "evaluate senteval": "evaluate senteval BertModel --data senteval --folds 2 --tasks STS12 "

@@ -112,7 +112,6 @@ DATA = {
     "labels.jsonl": [
         "evaluate probe BertModel --train labels.jsonl --folds 2",
         "evaluate classification BertForSequenceClassification --data labels.jsonl",
-        "prune-heads BertForSequenceClassification --data labels.jsonl --count 1 -o new/out -q",
         TUNE.format("classification", "labels.jsonl"),
     ],
     "squad.json": [RUNS["evaluate squad"], SQUAD, TUNE.format("question-answering", "squad.json")],
@@ -229,7 +228,6 @@ INSIDE = {
     "export": "hf_bert_impl.export.exporting.compare",
     "finetune": "hf_bert_impl.training.finetuning_trainer.FinetuningTrainer.save_best",
     "pretrain": "hf_bert_impl.training.pretraining_trainer.PretrainingTrainer.training_step",
-    "prune-heads": "hf_bert_impl.pruning.write_card",
     "push": "hf_bert_impl.hub.pushing.check_loading",
     "tokenizer train": "hf_bert_impl.model.tokenization_bert.BertTokenizer.save_pretrained",
 }
@@ -301,7 +299,7 @@ def test_stopped(hf_bert, place, monkeypatch, name):
 @pytest.mark.parametrize(
     "line",
     [
-        *(RUNS[name] for name in ("attention", "answer", "convert", "prune-heads", "push")),
+        *(RUNS[name] for name in ("attention", "answer", "convert", "push")),
         *(RUNS[name] for name in ("evaluate senteval", "tokenizer train", "tokenizer words")),
         "evaluate squad BertForQuestionAnswering --data squad.json -q -o new/out",
         "evaluate sts BertModel --data sts.tsv --picture new/out.svg",

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from hf_bert_impl.files.lock import output_lock
+from hf_bert_impl.files.output_folder import check_output
 
 pytest.importorskip("fcntl", reason="locks files as Unix does")
 FORK = multiprocessing.get_context("fork")
@@ -58,13 +59,14 @@ def test_a_killed_writer_locks_nothing(tmp_path):
 
 
 def test_a_folder_beside_which_nothing_can_be_written(tmp_path, monkeypatch):
-    """The folder itself is locked, and keeps its content."""
+    """The lock is inside the folder, which keeps its content."""
     (tmp_path / "out").mkdir()
     monkeypatch.setattr(os, "access", lambda *_: False)
     with output_lock(tmp_path / "out"):
-        assert [*tmp_path.rglob("*")] == [tmp_path / "out"]
+        check_output(tmp_path / "out", (), overwrite=False)  # the lock is no content
         assert is_held(tmp_path / "out")
     assert not is_held(tmp_path / "out")
+    assert [*tmp_path.rglob("*")] == [tmp_path / "out"]
 
 
 def test_a_forked_process_does_not_unlock(tmp_path):

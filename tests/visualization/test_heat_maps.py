@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-import torch
 
-from hf_bert_impl.tasks.head_importance import HeadImportance
-from hf_bert_impl.visualization import attention_maps, draw_attention, draw_head_importance
-from hf_bert_impl.visualization.heat_maps import attention_figure, importance_figure
+from hf_bert_impl.visualization import attention_maps, draw_attention
+from hf_bert_impl.visualization.heat_maps import attention_figure
 
 pytest.importorskip("matplotlib")
 
@@ -43,19 +41,3 @@ def test_pruned_heads_are_said(tiny):
     figure = attention_figure(attention_maps(model, tokenizer, "the cat"))
     empty = [panel.get_title() for panel in figure.axes[:15] if not panel.get_images()]
     assert empty == ["layer 0, head 0", "layer 2, head 4"]
-
-
-def test_importance(tmp_path):
-    scores = torch.tensor([[3.0, 4.0, 0.0], [0.5, torch.nan, 0.0]], dtype=torch.float64)
-    importance = HeadImportance(scores, 7)
-    figure = importance_figure(importance, {0: [2]}, "heads of $x")
-    axis = figure.axes[0]
-    shown = axis.get_images()[0].get_array()
-    assert shown.mask.tolist() == [[False] * 3, [False, True, False]]
-    assert shown.filled(-1).tolist() == [[0.6, 0.8, 0], [1, -1, 0]]
-    assert labels(axis.texts) == ["0.60", "0.80", "0.00", "1.00", "–", "0.00"]
-    (frame,) = axis.patches
-    assert (frame.get_center().round().tolist(), frame.get_label()) == ([2, 0], "pruned")
-    assert (axis.get_xlabel(), axis.get_ylabel()) == ("head", "layer")
-    draw_head_importance(tmp_path / "heads.png", importance, {}, "heads")
-    assert (tmp_path / "heads.png").read_bytes().startswith(b"\x89PNG")
