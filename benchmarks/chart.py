@@ -39,8 +39,8 @@ PEERS = {
     "ctranslate2": "CTranslate2",
 }
 OURS = "hf_bert_impl"
-PRECISIONS = ("float32", "float16-weights", "bfloat16", "int8")
-SHORT = {"float32": "fp32", "float16-weights": "fp16", "bfloat16": "bf16", "int8": "int8"}
+PRECISIONS = ("float32", "bfloat16", "int8")
+SHORT = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8"}
 #: The columns of the chart. Its sizes are in pixels, and it stays readable at 390.
 COLUMNS = {"short": "padded batch", "sentence": "one sentence"}
 WIDTH, ROW, LEFT, COLUMN = 530, 28, 138, 196

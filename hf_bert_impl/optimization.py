@@ -40,8 +40,8 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
         model: Any object with a BERT of transformers or of this package. For example a model, a
             `SentenceTransformer`, `CrossEncoder`, `SparseEncoder` or `MultiVectorEncoder`, a
             pipeline, or a SetFit, KeyBERT or PEFT model.
-        dtype: As in `prepare_for_inference`: "float32", "bfloat16", "float16", "int8",
-            "float16-weights" or a dtype of torch. "auto" is the fastest float on this CPU, and
+        dtype: As in `prepare_for_inference`: "float32", "bfloat16", "float16", "int8" or
+            a dtype of torch. "auto" is the fastest float on this CPU, and
             None the weights' own. bfloat16 converts the weights and keeps the original ones for
             `save_pretrained`, `train()` and `restore`. Call `restore` before PEFT saves an adapter,
             which otherwise gets the converted dtype.
@@ -51,8 +51,8 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
 
     Raises:
         InputError: It holds no supported model, or one with custom modules. It is unchanged.
-        ValueError: The dtype or `HF_BERT_KERNELS` is not supported, or weights are on the meta
-            device or quantised by torch. The model is unchanged.
+        ValueError: The dtype is not supported, or weights are on the meta device or quantised by
+            torch. The model is unchanged.
 
     Examples:
         >>> from sentence_transformers import SentenceTransformer
@@ -85,7 +85,7 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
             use_packed_loop(encoder)
             for fold in splade_folds(encoder):
                 fold.enable()
-    except BaseException:  # HF_BERT_KERNELS may name unsupported kernels
+    except BaseException:  # memory may be too small for the packed weights
         restore(model)
         raise
     return model

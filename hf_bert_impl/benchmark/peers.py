@@ -39,8 +39,6 @@ RANDOM: dict[str, dict[str, Any]] = {
 #: Precisions of transformers for each of ours, with float32 as most users run it.
 BOTH = {"bfloat16": ("float32", "bfloat16"), "int8": ("float32",)}
 ONNX = ("onnx", "onnxscript")
-#: As in `model/kernels.py`, which imports torch.
-HALF_WEIGHTS = "float16-weights"
 NO_BFLOAT16 = {"bfloat16": "has no bfloat16 kernels for the CPU"}
 
 
@@ -59,7 +57,7 @@ class Peer:
 
     def precisions_for(self, dtype: str) -> tuple[str, ...]:
         """Its precisions to compare with one of ours."""
-        return self.precisions.get(dtype, ("float32" if dtype == HALF_WEIGHTS else dtype,))
+        return self.precisions.get(dtype, (dtype,))
 
 
 TEXT_PEER = "sentence-transformers"
@@ -78,15 +76,13 @@ PEERS = {
     ),
     "ctranslate2": Peer(("ctranslate2",), lacks=NO_BFLOAT16, is_cpu_only=True),
     # Compares the prepared model with the unchanged call.
-    "unchanged": Peer(precisions={"int8": (), HALF_WEIGHTS: ()}),
+    "unchanged": Peer(precisions={"int8": ()}),
     # It takes text: the only peer of `encode`.
     TEXT_PEER: Peer(("sentence_transformers",), BOTH),
 }
 #: Peers of both the unchanged call and the prepared model.
 UPSTREAM = ("upstream-sdpa", "upstream-eager")
-PRECISIONS = ("float32", "bfloat16", "int8", HALF_WEIGHTS)
-#: Precisions of prepared models only.
-PREPARED = ("int8", HALF_WEIGHTS)
+PRECISIONS = ("float32", "bfloat16", "int8")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +134,7 @@ class Settings:
     """Some of upstream-sdpa, upstream-eager, onnxruntime, openvino, ctranslate2, unchanged and
     sentence-transformers; None for all."""
     dtype: str = "float32"
-    """One or several of float32, bfloat16, int8 and float16-weights."""
+    """One or several of float32, bfloat16 and int8."""
     rounds: int = 9
     """Number of rounds per pair."""
     threads: int | None = None

@@ -29,7 +29,6 @@ SHORT_DTYPES = {
     "float32": "fp32",
     "bfloat16": "bf16",
     "int8": "int8",
-    "float16-weights": "fp16 weights",
 }
 LEGEND = (
     "speed-up: the median over paired rounds, with minimum and maximum; contestants take turns in "

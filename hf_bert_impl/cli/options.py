@@ -54,9 +54,9 @@ Head = Annotated[
 Dtype = Annotated[
     str | None,
     typer.Option(
-        help="float32, bfloat16, float16, float16-weights, int8 or auto (the fastest float).",
+        help="float32, bfloat16, float16, int8 or auto (the fastest float).",
         show_default="the saved weights'",
-        autocompletion=one_of("float32", "bfloat16", "float16", "float16-weights", "int8", "auto"),
+        autocompletion=one_of("float32", "bfloat16", "float16", "int8", "auto"),
     ),
 ]
 BatchInvariant = Annotated[

@@ -210,10 +210,10 @@ class FamilyModel(BertModel):
             if route.is_packed:
                 wanted = self._complete(self._required(inputs, given), False, inputs, route)
                 layout = plan(inputs, wanted, route)
-                if self.relative_bias is None or self._add_bias(layout):
-                    return self._encode_packed(inputs, layout, requests, {})
-                if not self.config.batch_invariant:
-                    layout = self._grid_with_bias(inputs, wanted)
+                has_bias = self.relative_bias is None or self._add_bias(layout)
+                if not (has_bias or self.config.batch_invariant):
+                    layout, has_bias = self._grid_with_bias(inputs, wanted), True
+                if has_bias and layout.route.is_packed:
                     return self._encode_packed(inputs, layout, requests, {})
                 reason = "a mask with holes, or a row without tokens"
             elif inputs.is_packed:
@@ -240,7 +240,6 @@ class FamilyModel(BertModel):
         bias = relative_bias(self.relative_bias, layout.grid[1])[None]
         if layout.mask is not None:
             is_padding = layout.mask.to(bias.device) == 0
-            # A finite minimum: stock averages over a row without attended tokens.
             bias = bias.masked_fill(is_padding[:, None, None], torch.finfo(bias.dtype).min)
         layout.mask = bias  # (1 or R, H, L, L)
         return layout

@@ -25,15 +25,14 @@ from hf_bert_impl.head_names import FAMILY_PREFIXES, in_family
 from hf_bert_impl.model import modeling_bert
 from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.kernels import DTYPES as FLOAT_DTYPES
-from hf_bert_impl.model.kernels import HALF_WEIGHTS
 from hf_bert_impl.model.loading import CheckpointMismatch, explained, mismatch_message
 from hf_bert_impl.model.modeling_bert import BertModel, BertPreTrainedModel
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
 
 #: Names of `dtype`, and the dtype of the loaded weights.
-DTYPES = FLOAT_DTYPES | dict.fromkeys(("int8", HALF_WEIGHTS, "auto"), torch.float32)
+DTYPES = FLOAT_DTYPES | dict.fromkeys(("int8", "auto"), torch.float32)
 #: Names of `dtype` that need a prepared model.
-PREPARED_DTYPES = ("int8", HALF_WEIGHTS, "auto")
+PREPARED_DTYPES = ("int8", "auto")
 TOKENIZER_CONFIG = "tokenizer_config.json"
 #: Names of BERT's tokenizer in transformers 4 and 5.
 _OWN = ("BertTokenizer", "BertTokenizerFast")

@@ -157,7 +157,7 @@ class QuestionAnsweringPipeline(Pipeline):
 
         Args:
             path: A folder or a hub id of a model fine-tuned for question answering.
-            dtype: "float32", "bfloat16", "float16", "float16-weights", "int8", "auto", or a torch
+            dtype: "float32", "bfloat16", "float16", "int8", "auto", or a torch
                 dtype, as for `prepare_for_inference`; None for the saved dtype.
             device: None takes a GPU if there is one.
             prepare: Pack the weights for the CPU's kernels.

@@ -20,7 +20,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from .configuration_bert import BertConfig
 from .inputs import is_traced
 from .layout import Layout, RowGroup
-from .linear import Packed, SideBySide, linear
+from .linear import Packed, linear
 from .masks import CACHE, check_bias
 from .route import Route
 
@@ -115,7 +115,7 @@ class BertSelfAttention(nn.Module):
         self.value = nn.Linear(config.hidden_size, self.all_head_size)
         self.dropout = Dropout(config.attention_probs_dropout_prob)
         #: Set by `prepare_for_inference`: the three projections side by side.
-        self.packed: Packed | SideBySide | None = None
+        self.packed: Packed | None = None
 
         self.distance_embedding: nn.Embedding | None = None
         if config.position_embedding_type.startswith("relative") and not self.is_cross_attention:
@@ -364,14 +364,9 @@ class BertSelfAttention(nn.Module):
     ) -> Tensor:
         """One group by the backend, (rows · queries, H, d)."""
         keys, mask = group.keys, None
-        if not keys and not layout.is_eager:
-            return query.new_zeros(query.transpose(0, 1).shape)  # the softmax has no keys
         if not keys:
-            # As in upstream's eager attention: the lowest number is added to every score of a row,
-            # which gives the mean over the whole row.
-            lowest = torch.finfo(query.dtype).min
-            keys, mask = group.queries, query.new_full((1, 1, 1, 1), lowest)
-        elif layout.bias is not None:
+            return query.new_zeros(query.transpose(0, 1).shape)  # the softmax has no keys
+        if layout.bias is not None:
             mask = layout.bias[None, :, : group.queries, :keys].contiguous()
         rows = [x.unflatten(1, (group.rows, -1)).transpose(0, 1) for x in (query, key, value)]
         query, key, value = rows[0], rows[1][:, :, :keys], rows[2][:, :, :keys]  # views

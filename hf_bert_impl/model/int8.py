@@ -11,15 +11,18 @@ call finds its own range.
 Notation: T rows, N outputs of a linear layer, R sequences of S tokens.
 """
 
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from .linear import NOT_FUSED, TYPICAL_ROWS, Fused, fbgemm, finish, joined
+from .linear import NOT_FUSED, TYPICAL_ROWS, Fused, finish, joined
 
+_engine_lock = threading.Lock()
 #: Libraries for x86 take states as unsigned bytes; this bit makes them of signed ones.
 SIGN = 128
 #: The smallest scale, of states that are zero.
@@ -153,6 +156,18 @@ class SharedRange:
         """(T, in) to (T, N), float32; states from -128 to 127 have a scale of 1."""
         output: Tensor = self.multiply(states, self.packed)
         return output
+
+
+@contextmanager
+def fbgemm() -> Iterator[None]:
+    """Weights are packed by FBGEMM inside: the library is a setting of the whole process."""
+    with _engine_lock:
+        before = torch.backends.quantized.engine
+        torch.backends.quantized.engine = "fbgemm"
+        try:
+            yield
+        finally:
+            torch.backends.quantized.engine = before
 
 
 def _packed(weight: Tensor, scale: Tensor, bias: Tensor | None) -> Any:

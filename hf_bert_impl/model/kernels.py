@@ -2,20 +2,18 @@
 
 torch has two libraries of matrix multiplications for the CPU. oneDNN reads weights in blocks, a
 layout that is made once per weight. torch's own `linear` (MKL) reads the weight as it is. For many
-rows of float32 it is faster on some processors, which is measured once per process. The environment
-variable `HF_BERT_KERNELS` names one of the two instead. Exactness and batch invariance are probed
-at run time, for every number of rows and of threads. They do not depend on the instruction set's
-name.
+rows of float32 it is faster on some processors, which is measured once per process. Exactness and
+batch invariance are probed at run time, for every number of rows and of threads. They do not depend
+on the instruction set's name.
 
 Notation: N outputs of a linear layer.
 """
 
 import math
-import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -26,7 +24,6 @@ from .int8 import FewInt8Sums, Form, Int8Product, Int8Sums, SharedRange
 from .linear import (
     FEW_ROWS,
     FloatProduct,
-    HalfProduct,
     Product,
     has_avx512,
     has_onednn,
@@ -39,12 +36,6 @@ DTYPES = {
     "float16": torch.float16,
     "int8": torch.int8,
 }
-#: The precision whose states and sums are float32, while few rows are multiplied by weights of 16
-#: bits.
-HALF_WEIGHTS = "float16-weights"
-#: The environment variable that names one of `LIBRARIES`.
-KERNELS_VARIABLE = "HF_BERT_KERNELS"
-LIBRARIES = ("onednn", "torch")
 #: torch's own kernel must be this much faster than oneDNN's to be chosen: measured times vary a
 #: little, and the choice should be the same the next time.
 MARGIN = 1.07
@@ -60,8 +51,6 @@ class Kernels:
     dtype: torch.dtype
     #: oneDNN computes up to so many rows, torch more.
     most_rows: float = math.inf
-    #: Whether few rows are multiplied by weights of 16 bits.
-    has_half_weights: bool = False
     #: int8: the largest weight.
     limit: int = 127
     #: int8: FBGEMM computes up to so many rows, oneDNN more.
@@ -94,102 +83,68 @@ class Kernels:
         # With AVX-512 oneDNN's activations are as fast as torch's, and save a pass over the output.
         # Without, they are slower; for few rows the call that they save makes up for that.
         few = 0 if self.batch_invariant else FEW_ROWS
-        product = FloatProduct(layers, self.most_rows, math.inf if has_avx512() else few)
-        return HalfProduct(layers, product) if self.has_half_weights else product
+        return FloatProduct(layers, self.most_rows, math.inf if has_avx512() else few)
 
     def __str__(self) -> str:
         kind = str(self.dtype).removeprefix("torch.") + " (weights of 7 bits)" * (self.limit < 127)
-        if self.has_half_weights:
-            rest = replace(self, has_half_weights=False)
-            return f"{rest}; up to {FEW_ROWS} rows by fbgemm with weights of 16 bits"
-        if not self.most_rows:
-            return f"{kind} by torch"
         if self.few_rows:
             return f"{kind} by fbgemm up to {self.few_rows} rows, beyond by onednn"
         beyond = f" up to {self.most_rows} rows, beyond by torch"
         return f"{kind} by onednn{beyond * (self.most_rows < math.inf)}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        precision = HALF_WEIGHTS if self.has_half_weights else self.dtype
-        return _chosen_here, (precision, self.batch_invariant)
+        return _chosen_here, (self.dtype, self.batch_invariant)
 
 
-def _chosen_here(dtype: torch.dtype | str, batch_invariant: bool) -> Kernels | None:
+def _chosen_here(dtype: torch.dtype, batch_invariant: bool) -> Kernels | None:
     """The kernels of this machine for a model that was prepared on another; None if none."""
-    has_none = why_no_kernels(dtype, batch_invariant) is not None
+    has_none = why_no_kernels(dtype) is not None
     return None if has_none else choose(dtype, batch_invariant)
 
 
-def choose(dtype: torch.dtype | str, batch_invariant: bool = False) -> Kernels:
+def choose(dtype: torch.dtype, batch_invariant: bool = False) -> Kernels:
     """The kernels for linear layers of this precision on this machine.
 
     Args:
-        dtype: One of `DTYPES`, or `HALF_WEIGHTS`.
+        dtype: One of `DTYPES`.
         batch_invariant: Whether a row has to have the same bits in any number of rows.
 
     Raises:
-        ValueError: There are no such kernels here (see `why_no_kernels`), or `HF_BERT_KERNELS`
-            names none of them.
+        ValueError: There are no such kernels here (see `why_no_kernels`).
     """
-    reason = why_no_kernels(dtype, batch_invariant)
+    reason = why_no_kernels(dtype)
     if reason is not None:
         raise ValueError(reason)
-    if dtype == HALF_WEIGHTS:
-        is_forced = bool(os.environ.get(KERNELS_VARIABLE))
-        return replace(choose(torch.float32), has_half_weights=not is_forced)
-    assert isinstance(dtype, torch.dtype)
-    forced = os.environ.get(KERNELS_VARIABLE)
-    if forced:
-        _check_forced(forced, dtype, batch_invariant)
     # Libraries round in their own ways, so only one of them is batch-invariant.
-    may_change = not (forced or batch_invariant)
+    may_change = not batch_invariant
     if dtype == torch.int8:
         limit = _int8_limit(Int8Sums) or 0
         is_exact = all(_int8_limit(kind) in (127, limit) for kind in (FewInt8Sums, SharedRange))
         few_rows = (FEW_ROWS if limit == 127 else FEW_INT8_ROWS) * (may_change and is_exact)
         return Kernels(dtype, limit=limit, few_rows=few_rows, batch_invariant=batch_invariant)
-    most_rows = 0 if forced == "torch" else math.inf
-    if may_change and dtype == torch.float32 and _torch_is_faster():
-        most_rows = FEW_ROWS
-    return Kernels(dtype, most_rows, batch_invariant=batch_invariant)
+    is_mixed = may_change and dtype == torch.float32 and _torch_is_faster()
+    return Kernels(dtype, FEW_ROWS if is_mixed else math.inf, batch_invariant=batch_invariant)
 
 
-def _check_forced(forced: str, dtype: torch.dtype, batch_invariant: bool) -> None:
-    """Raises ValueError if the library that the environment names does not compute this."""
-    available = LIBRARIES if dtype == torch.float32 else ("onednn",)
-    if forced not in available:
-        kind = str(dtype).removeprefix("torch.")
-        raise ValueError(
-            f"{KERNELS_VARIABLE} is {forced!r}; for {kind} on this CPU it can be "
-            f"{' or '.join(available)}, or unset"
-        )
-    if forced == "torch" and batch_invariant:
-        raise ValueError(
-            f"{KERNELS_VARIABLE} is 'torch', whose bits depend on the number of rows; unset it, or "
-            "set batch_invariant=False"
-        )
-
-
-def fastest_dtype(device: torch.device, batch_invariant: bool = False) -> torch.dtype | str:
+def fastest_dtype(device: torch.device) -> torch.dtype:
     """The fastest precision with kernels here whose error is bfloat16's or less.
 
-    On the CPU it is bfloat16 if there are kernels, else float16, else `HALF_WEIGHTS`, else float32.
+    On the CPU it is bfloat16 if there are kernels, else float16, else float32.
     On accelerators it is bfloat16 if they have it, else float16.
     """
     if device.type != "cpu":
         is_old = device.type != "cuda" or not torch.cuda.is_bf16_supported()
         return torch.float16 if is_old else torch.bfloat16
-    halves = (torch.bfloat16, torch.float16, HALF_WEIGHTS)
-    has_kernels = (dtype for dtype in halves if why_no_kernels(dtype, batch_invariant) is None)
+    halves = (torch.bfloat16, torch.float16)
+    has_kernels = (dtype for dtype in halves if why_no_kernels(dtype) is None)
     return next(has_kernels, torch.float32)
 
 
-def why_no_kernels(dtype: torch.dtype | str, batch_invariant: bool = False) -> str | None:
+def why_no_kernels(dtype: torch.dtype) -> str | None:
     """Why there are no kernels worth using for this precision here, or None if there are."""
     if not has_onednn():
         return "this torch comes without oneDNN"
-    supported: dict[torch.dtype | str, Callable[[], Any]] = {
-        HALF_WEIGHTS: lambda: not batch_invariant and _half_weights_work(),
+    supported: dict[torch.dtype, Callable[[], Any]] = {
         torch.float32: lambda: True,
         torch.int8: lambda: _int8_limit(Int8Sums),
         torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
@@ -217,23 +172,6 @@ def _half_is_fast(dtype: torch.dtype) -> bool:
     kinds = (dtype, torch.float32)
     half, full = _seconds(*(FloatProduct([_layer(kind)], math.inf, 0) for kind in kinds))
     return half <= full
-
-
-@cache
-@torch.no_grad()
-def _half_weights_work() -> bool:
-    """Whether FBGEMM multiplies by weights of 16 bits, with no other error than theirs."""
-    layer = nn.utils.skip_init(nn.Linear, 203, 35, device="cpu", dtype=torch.float32)
-    numbers = torch.arange(35 * 203, dtype=torch.float32, device="cpu").view(35, 203)
-    layer.weight.copy_((numbers * 0.37).sin().half())
-    layer.bias.copy_(numbers[0, :35].cos())
-    states = (numbers * 0.11).cos()
-    expected = nn.functional.linear(states.double(), layer.weight.double(), layer.bias.double())
-    try:
-        found = HalfProduct([layer], FloatProduct([layer], 0, 0))(states)
-    except (RuntimeError, AttributeError, NotImplementedError):  # there is no FBGEMM here
-        return False
-    return bool((found - expected).abs().max() < 1e-4)
 
 
 def _layer(dtype: torch.dtype) -> nn.Linear:

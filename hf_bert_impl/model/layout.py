@@ -36,8 +36,7 @@ class RowGroup(NamedTuple):
     rows: int
     #: Computed tokens per row. The first `keys` of them are attended.
     queries: int
-    #: Attended tokens per row. If it is 0, the context is 0; with "eager" the queries attend to the
-    #: whole row equally, as upstream.
+    #: Attended tokens per row. If it is 0, the context is 0.
     keys: int
 
 
@@ -57,8 +56,8 @@ class Wanted(NamedTuple):
     first_token: bool = False
     #: (B, S), not zero where a token is not the pad token. None if these are not read.
     not_padding: Tensor | None = None
-    #: Whether a row without attended tokens is computed as a whole, since its queries attend to
-    #: all of it equally ("eager").
+    #: Whether attention is not "sdpa". A row without attended tokens makes the call padded then,
+    #: since other backends attend to padding in it.
     is_eager: bool = False
 
 
@@ -100,7 +99,7 @@ class Layout:
     first_token: Tensor | None = None
     #: (N,) tokens whose state the caller reads after the last layer; None for all.
     outputs: Tensor | None = None
-    #: Whether the queries of a row without attended tokens attend to all of it ("eager").
+    #: Whether attention is not "sdpa".
     is_eager: bool = False
     #: (H, L, L), added to the scores by the places of query and key. It is for the routes "rows"
     #: and "single", and for sequences that attend to all of their tokens.
@@ -208,14 +207,17 @@ def plan(inputs: Inputs, wanted: Wanted, route: Route) -> Layout:
     Args:
         inputs: The batch.
         wanted: Which hidden states are read.
-        route: How it is computed.
+        route: How it is computed if each row has an attended token, or attention is "sdpa".
     """
     shape, device = inputs.shape, inputs.device
     mask = None if inputs.has_padding is False else inputs.attention_mask
+    if route.is_packed:
+        lengths, firsts, order, fields = _order(inputs, mask, wanted)
+        if wanted.is_eager and not all(keys for _, keys in lengths):
+            route = Route.PADDED
     if not route.is_packed:
-        layout = Layout(route, shape, shape, device, mask=mask, is_eager=wanted.is_eager)
+        layout = Layout(route, shape, shape, device, mask=mask)
         return _plan_one_row(layout, inputs) if inputs.is_packed else layout
-    lengths, firsts, order, fields = _order(inputs, mask, wanted)
     groups = tuple(RowGroup(len(list(same)), q, k) for (q, k), same in groupby(lengths) if q)
     layout = Layout(route, shape, fields.pop("grid", shape), device, groups, mask, **fields)
     layout.is_eager = wanted.is_eager
@@ -292,8 +294,6 @@ def _order_of_rows(mask: Tensor, wanted: Wanted) -> tuple[Lengths, list[int], An
     if wanted.first_token and not all(is_key):
         computed = computed.clone()
         computed[:, 0] = True
-    if wanted.is_eager and not all(keys):
-        computed = computed | ~attended.any(dim=1, keepdim=True)
     if computed is not visible:
         queries = computed.sum(dim=1).tolist()
     order = sorted(range(batch_size), key=list(zip(queries, keys, strict=True)).__getitem__)

@@ -12,8 +12,8 @@ Notation: T rows, N outputs of a linear layer.
 import math
 import platform
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import chain
 from operator import attrgetter, is_, methodcaller
@@ -34,7 +34,7 @@ _ITEM = methodcaller("item")
 # The functions themselves: `torch.ops.aten` takes longer to call them.
 _gelu_: Callable[..., Tensor] = torch._C._nn.gelu_  # type: ignore[attr-defined]
 _silu_: Callable[[Tensor], Tensor] = torch._C._nn.silu_
-_engine_lock, _fill_lock = threading.Lock(), threading.Lock()
+_fill_lock = threading.Lock()
 #: Up to so many rows are few: reading the weights takes longer than computing.
 FEW_ROWS = 64
 #: So many weights do not fit in a core's cache: oneDNN is then faster for any number of rows.
@@ -199,42 +199,6 @@ class FloatProduct:
         for (weight, bias), part in zip(self.parts, output.split(self.widths, dim=1), strict=True):
             torch.addmm(bias, states, weight.t(), out=part)
         return output
-
-
-class HalfProduct:
-    """float32 by FBGEMM from weights of 16 bits, for few rows; `rest` computes more rows.
-
-    Few rows take the time of reading the weights, so half as many bytes take half of it.
-    """
-
-    __slots__ = ("multiply", "packed", "rest")
-
-    def __init__(self, layers: Sequence[nn.Linear], rest: Product) -> None:
-        weight, bias = joined(layers)
-        with fbgemm():
-            self.packed = torch.ops.quantized.linear_prepack_fp16(weight.detach(), bias.detach())
-        self.rest = rest
-        self.multiply = torch.ops.quantized.linear_dynamic_fp16.default._op
-
-    def __call__(
-        self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
-    ) -> Tensor:
-        """See `Product`."""
-        if len(states) > FEW_ROWS:
-            return self.rest(states, residual, activation)
-        return finish(self.multiply(states, self.packed), residual, activation)
-
-
-@contextmanager
-def fbgemm() -> Iterator[None]:
-    """Weights are packed by FBGEMM inside: the library is a setting of the whole process."""
-    with _engine_lock:
-        before = torch.backends.quantized.engine
-        torch.backends.quantized.engine = "fbgemm"
-        try:
-            yield
-        finally:
-            torch.backends.quantized.engine = before
 
 
 class LiveProduct:
@@ -468,60 +432,6 @@ class Steady(Packed):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.kernels, self.guard, self.of_layer, self.form)
-
-
-class SideBySide:
-    """Linear layers on an accelerator whose parameters are parts of one tensor: one product of all.
-
-    There is no copy of a weight, so every write into one is seen. A parameter that was replaced or
-    moved is elsewhere, and the layers compute as usual. A copy or a pickle of the model joins its
-    own parameters at its first call.
-    """
-
-    def __init__(self) -> None:
-        self.weight: Any = None
-        self.bias: Any = None
-        #: Where the parameters are; empty if they cannot be joined.
-        self.places: list[int] | None = None
-
-    def compute(self, layers: tuple[Any, ...], states: Tensor) -> Tensor | None:
-        """(..., in) to (..., N); None if the layers must be called."""
-        if torch.is_grad_enabled() or is_intercepted() or any(map(is_replaced, layers)):
-            return None
-        weights, biases = zip(*map(_parts, layers), strict=True)
-        if self.places is None:
-            with _fill_lock:
-                self.join(weights, biases)
-        if not self.places or _places(*weights, *biases) != self.places:
-            return None
-        return nn.functional.linear(states, self.weight, self.bias)
-
-    # Not in inference mode, where new tensors could not be trained later.
-    @torch.inference_mode(False)
-    @torch.no_grad()
-    def join(self, weights: tuple[Any, ...], biases: tuple[Any, ...]) -> None:
-        """Moves plain parameters of one kind side by side, once."""
-        if self.places is not None:
-            return
-        parameters = (*weights, *biases)
-        kinds = {(type(part), part.dtype, part.device) for part in parameters if part is not None}
-        is_plain = len(kinds) == 1 and kinds.pop()[0] is nn.Parameter
-        is_plain = is_plain and len(set(map(id, parameters))) == len(parameters)
-        if not is_plain or any(part is None for part in parameters) or parameters[0].is_inference():
-            self.places = []
-            return
-        self.weight, self.bias = torch.cat(weights), torch.cat(biases)
-        for whole, parts in ((self.weight, weights), (self.bias, biases)):
-            for part, place in zip(parts, whole.split(list(map(len, parts))), strict=True):
-                part.data = place
-        self.places = _places(*parameters)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), ()
-
-
-def _places(*parameters: Any) -> list[Any]:
-    return [None if part is None else part.data_ptr() for part in parameters]
 
 
 def _by_rows(

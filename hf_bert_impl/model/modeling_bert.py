@@ -264,8 +264,7 @@ class BertPreTrainedModel(PreTrainedModel):
         encoder's copies are half as large. They serve calls without gradients in eval mode;
         `train()` drops them. A module that is not the stock one computes as usual, and a warning
         names it. If the kernels are missing (some CPUs), a warning says so and the model computes
-        as usual. On a GPU the query, key and value parameters of a layer are placed side by side in
-        memory instead, for one matrix multiplication; int8 and float16-weights are for CPUs.
+        as usual. On a GPU nothing is packed; int8 is for CPUs.
 
         A layer whose weights have changed since computes as usual, too: in-place operations,
         optimizers, `load_state_dict`, other memory or dtype, or writes into all of a weight through
@@ -279,17 +278,14 @@ class BertPreTrainedModel(PreTrainedModel):
                 as they come, by token or by call) and leaves all else in float32. It runs the
                 encoder once on random tokens, to find each layer's best form. Where there are no
                 kernels for a precision, or none for int8 whose sums are exact, the model computes
-                in float32, and a warning says so. "float16-weights" is float32, but up to 64 tokens
-                are multiplied by weights of 16 bits, which take half the time to read. "auto" is
-                the fastest of the floats that this CPU has kernels for and whose error is
-                bfloat16's at most; a warning says which. None keeps the dtype.
+                in float32, and a warning says so. "auto" is the fastest of the floats that this CPU
+                has kernels for; a warning says which. None keeps the dtype.
 
         Returns:
             The model itself, in eval mode.
 
         Raises:
-            ValueError: An unknown dtype, weights on the meta device or quantised by torch, or
-                kernels named by `HF_BERT_KERNELS` that are missing here.
+            ValueError: An unknown dtype, or weights on the meta device or quantised by torch.
         """
         prepare(self, dtype)
         return self
@@ -477,8 +473,13 @@ class BertModel(BertPreTrainedModel):
         route = self._route(inputs, is_encoder_only, asks, only_required)
         wanted = self._complete(wanted.required, only_required, inputs, route)
         layout = plan(inputs, wanted, route)
-        if route.is_packed:
+        if layout.route.is_packed:
             return self._encode_packed(inputs, layout, requests, options)
+        if route.is_packed and config.batch_invariant:
+            raise ValueError(
+                "batch_invariant=True cannot be used with a row without attended tokens under "
+                "'eager'. Give each row a token, or set attn_implementation='sdpa'."
+            )
 
         # Modules get transformers' arguments, and more of our own only where necessary.
         places = layout.column if inputs.position_ids is None else inputs.position_ids
@@ -613,7 +614,7 @@ class BertModel(BertPreTrainedModel):
             raise ValueError(
                 f"batch_invariant=True cannot be used with {reason}. Leave one of them out."
             )
-        reason = why_no_kernels(self.dtype, batch_invariant=True)
+        reason = why_no_kernels(self.dtype)
         if reason is not None:
             raise ValueError(f"batch_invariant=True cannot be kept: {reason}. Use float32.")
 

@@ -9,8 +9,8 @@ from transformers.utils import logging
 
 from .attention import BertSelfAttention
 from .int8 import Form, try_forms
-from .kernels import DTYPES, HALF_WEIGHTS, Kernels, choose, fastest_dtype, why_no_kernels
-from .linear import Guard, Packed, SideBySide, Steady, type_name, why_not_packed
+from .kernels import DTYPES, Kernels, choose, fastest_dtype, why_no_kernels
+from .linear import Guard, Packed, Steady, type_name, why_not_packed
 from .steady import steady_product
 
 logger = logging.get_logger(__name__)
@@ -36,9 +36,6 @@ def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
         logger.warning(f"not prepared for inference: {reason}; it computes as usual")
         return
     if model.device.type != "cpu":
-        for module in model.modules():
-            if isinstance(module, BertSelfAttention) and not module.is_cross_attention:
-                module.packed = SideBySide()
         return
     kernels = choose(precision or model.dtype, invariant)
     guard = Guard(kernels.states_dtype)
@@ -48,9 +45,7 @@ def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
     places = [(kernels, *place) for place in packable(encoder, "encoder")]
     predictions = getattr(getattr(model, "cls", None), "predictions", None)
     heads = {"pooler": getattr(model.base_model, "pooler", None), "cls.predictions": predictions}
-    has_halves = why_no_kernels(HALF_WEIGHTS, invariant) is None
-    is_coarse = precision in (torch.int8, HALF_WEIGHTS)  # int8 is for the encoder alone
-    of_head = choose(HALF_WEIGHTS if is_coarse and has_halves else model.dtype, invariant)
+    of_head = choose(model.dtype, invariant)  # int8 is for the encoder alone
     for path, head in heads.items():
         if head is not None:
             places += [(of_head, *place) for place in packable(head, path)]
@@ -82,18 +77,18 @@ def _forms(model: Any, kernels: Kernels) -> dict[tuple[Any, ...], Form]:
     return try_forms(encoder, embeddings, plain, kernels.limit)
 
 
-def _convert(model: Any, dtype: torch.dtype | str | None) -> torch.dtype | str | None:
+def _convert(model: Any, dtype: torch.dtype | str | None) -> torch.dtype | None:
     """Converts a model to the precision that it is prepared in; gives that, None for its own."""
     is_on_cpu = model.device.type == "cpu"
     precision: Any = DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
     if dtype == "auto":
-        precision = fastest_dtype(model.device, model.config.batch_invariant)
-    if is_on_cpu and precision in (*DTYPES.values(), HALF_WEIGHTS):
-        reason = why_no_kernels(precision, model.config.batch_invariant)
+        precision = fastest_dtype(model.device)
+    if is_on_cpu and precision in DTYPES.values():
+        reason = why_no_kernels(precision)
         if reason is not None:  # an emulation would be many times slower
             logger.warning(f"{reason}, so the model computes in float32")
             precision = torch.float32
-    if precision in (torch.int8, HALF_WEIGHTS):  # which are for linear layers alone
+    if precision == torch.int8:  # which is for linear layers alone
         if is_on_cpu:
             model.to(torch.float32)
         else:
@@ -142,7 +137,7 @@ def _why_not(model: Any) -> str | None:
     if not hasattr(getattr(model.base_model, "encoder", None), "layer"):
         return "it has no encoder of layers"
     is_on_cpu = model.device.type == "cpu"
-    return why_no_kernels(model.dtype, model.config.batch_invariant) if is_on_cpu else None
+    return why_no_kernels(model.dtype) if is_on_cpu else None
 
 
 def check_dtype(name: str, dtype: Any, *others: bool) -> None:
@@ -157,11 +152,11 @@ def check_dtype(name: str, dtype: Any, *others: bool) -> None:
         ValueError: It is none of them.
     """
     precision: Any = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if dtype in (None, "auto", HALF_WEIGHTS) or any(dtype is other for other in others):
+    if dtype in (None, "auto") or any(dtype is other for other in others):
         return
     is_type = isinstance(precision, torch.dtype)
     if not is_type or not (precision.is_floating_point or precision == torch.int8):
-        known = ", ".join((*DTYPES, HALF_WEIGHTS, "auto", *map(str, others)))
+        known = ", ".join((*DTYPES, "auto", *map(str, others)))
         raise ValueError(f"{name}={dtype!r} is not known; use one of {known}")
 
 

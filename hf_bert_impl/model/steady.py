@@ -87,8 +87,8 @@ class SteadyProduct:
 
     A kernel may choose another order of summation for another number of rows. So rows are cut and
     filled up to one of a few numbers, see `rounded_up`. Before the first call with such a number,
-    a probe compares it with calls of `BLOCK_ROWS`, at every place. If any bit differs, its rows
-    are computed `BLOCK_ROWS` at a time. The names of kernel and CPU do not matter.
+    a probe compares it with calls of `BLOCK_ROWS`, at every place. If any bit differs, the call is
+    refused. The names of kernel and CPU do not matter.
 
     Args:
         product: The kernel.
@@ -97,8 +97,8 @@ class SteadyProduct:
 
     def __init__(self, product: Product, probe: Probe) -> None:
         self.product, self.probe = product, probe
-        # By call: hashing a probe takes a time that can be measured.
-        self.sizes: dict[tuple[int, Fused, bool, int], int] = {}
+        # Calls that passed: hashing a probe takes a time that can be measured.
+        self.passed: set[tuple[int, Fused, bool, int]] = set()
 
     def __call__(
         self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
@@ -106,7 +106,7 @@ class SteadyProduct:
         """See `Product`.
 
         Raises:
-            ValueError: A row has other bits at another place among `BLOCK_ROWS`.
+            ValueError: A row has other bits in a call of this size, or at another place in it.
         """
         if states.data_ptr() % ALIGNMENT:
             states = states.clone()
@@ -114,32 +114,28 @@ class SteadyProduct:
         added = [None] * len(parts) if residual is None else residual.split(MAX_ROWS)
         outputs: list[Tensor] = []
         for part, addend in zip(parts, added, strict=True):
-            size = self._size(len(part), activation, residual is not None)
-            blocks = part.split(size)
-            addends = [None] * len(blocks) if addend is None else addend.split(size)
-            for block, more in zip(blocks, addends, strict=True):
-                outputs.append(_call_with(self.product, size, block, more, activation))
+            size = rounded_up(len(part))
+            self._check(size, activation, residual is not None)
+            outputs.append(_call_with(self.product, size, part, addend, activation))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
-    def _size(self, rows: int, activation: Fused, has_residual: bool) -> int:
-        """The number of rows of a call that computes so many."""
-        key = (rows, activation, has_residual, torch.get_num_threads())
-        size = self.sizes.get(key)
-        if size is None:
-            probe = replace(
-                self.probe, activation=activation, has_residual=has_residual, threads=key[-1]
+    def _check(self, rows: int, activation: Fused, has_residual: bool) -> None:
+        """Raises ValueError if a call of so many rows gives a row other bits."""
+        call = (rows, activation, has_residual, threads := torch.get_num_threads())
+        if call in self.passed:
+            return
+        probe = replace(
+            self.probe, activation=activation, has_residual=has_residual, threads=threads
+        )
+        if not (_is_steady(probe) and _agrees(probe, rows)):
+            kind = str(self.probe.kernels or self.probe.dtype).removeprefix("torch.")
+            raise ValueError(
+                f"batch_invariant=True cannot be kept on this CPU: with {threads} threads the "
+                f"kernel {kind} for {probe.inputs} inputs and {probe.outputs} outputs gives a row "
+                f"other bits in a call of {rows} rows. Use dtype='float32', call "
+                "torch.set_num_threads(1), or set batch_invariant=False."
             )
-            if not _is_steady(probe):
-                kind = str(self.probe.kernels or self.probe.dtype).removeprefix("torch.")
-                raise ValueError(
-                    "batch_invariant=True cannot be kept on this CPU: with "
-                    f"{probe.threads} threads the kernel {kind} for {probe.inputs} inputs and "
-                    f"{probe.outputs} outputs gives a row other bits at another place. Use another "
-                    "dtype, call torch.set_num_threads(1), or set batch_invariant=False."
-                )
-            size = rounded_up(rows)
-            size = self.sizes[key] = size if _agrees(probe, size) else BLOCK_ROWS
-        return size
+        self.passed.add(call)
 
 
 def rounded_up(rows: int) -> int:

@@ -51,7 +51,7 @@ def verify_batch_invariance(checkpoint: Checkpoint, head: str | None = None) -> 
     texts = random_tokens(config, lengths)
     ways: dict[str, str | None] = {"unchanged": None, "prepared float32": "float32"}
     for kind in ("bfloat16", "float16", "int8"):
-        if why_no_kernels(DTYPES[kind], batch_invariant=True) is None:
+        if why_no_kernels(DTYPES[kind]) is None:
             ways[f"prepared {kind}"] = kind
     report = ParityReport(
         title=f"{name} of {checkpoint.name}: {TEXTS} texts of {lengths[0]} to {longest} tokens, "

@@ -36,7 +36,7 @@ class ServingOptions:
     name: str | None = None
     """The model's name for clients; None for the last part of MODEL."""
     dtype: str | None = None
-    """float32, bfloat16, float16, float16-weights, int8 or auto; None for that of the weights."""
+    """float32, bfloat16, float16, int8 or auto; None for that of the weights."""
     normalize: bool = False
     """Make vectors of length 1."""
     max_texts: int = 1024

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 import transformers
 
 import hf_bert_impl
+from hf_bert_impl.model import kernels
 from hf_bert_impl.model.preparing import prepared_kernels
 
 TEXTS = [
@@ -141,7 +143,7 @@ def test_saved_and_trained_in_the_dtype_before(folders, tmp_path):
             "query is a torch.ao.nn.quantized.dynamic.modules.linear.Linear",
         ),
         (lambda model: model, torch.int32, "dtype"),
-        (lambda model: model, "float32", "HF_BERT_KERNELS is 'none'"),
+        (lambda model: model, "float32", "no memory for packed weights"),
         (lambda model: torch.nn.Linear(3, 3), "float32", "holds no BERT"),
         (
             lambda model: transformers.AlbertModel(
@@ -156,8 +158,9 @@ def test_saved_and_trained_in_the_dtype_before(folders, tmp_path):
 def test_nothing_has_changed_where_it_fails(monkeypatch, spoil, dtype, said):
     model = spoil(transformers.BertModel(transformers.BertConfig(vocab_size=30, **SIZES)).eval())
     before = {part: (type(part), {*vars(part)}) for part in model.modules()}
-    if "KERNELS" in said:
-        monkeypatch.setenv("HF_BERT_KERNELS", "none")
+    if "no memory" in said:
+        pack = mock.Mock(side_effect=ValueError(said))
+        monkeypatch.setattr(kernels.Kernels, "pack", pack)
     with pytest.raises(ValueError, match=said) as error:
         hf_bert_impl.optimize(torch.nn.ModuleList([model]), dtype)
     assert "\n" not in str(error.value)

@@ -223,7 +223,7 @@ class TestBatchInvariant(ModelConformance):
 
     @pytest.fixture(autouse=True)
     def kernels(self):
-        if why_no_kernels(torch.float32, batch_invariant=True) is not None:
+        if why_no_kernels(torch.float32) is not None:
             pytest.skip("batch invariance does not run here")
 
 

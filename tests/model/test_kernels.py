@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from hf_bert_impl import TextEncoder
+from hf_bert_impl import BertModel, TextEncoder
 from hf_bert_impl.model import kernels
 from hf_bert_impl.model.int8 import FewInt8Sums, Int8Sums, SharedRange, try_forms
-from hf_bert_impl.model.kernels import DTYPES, HALF_WEIGHTS, Kernels
+from hf_bert_impl.model.kernels import DTYPES, Kernels
 from hf_bert_impl.model.linear import FEW_ROWS, NOT_FUSED, Fused
 from hf_bert_impl.model.preparing import prepared_kernels
-from tests.model.cases import random_config, random_model
+from tests.model.cases import model_and_batch, outputs, random_config, random_model
 
 #: By precision how far a sum of 60 terms may be from float64's, in units of its largest number.
 #: A sum of n terms in float32 is within n · eps / 2 of the sum of their magnitudes (Higham 2002,
@@ -23,7 +23,6 @@ ERRORS = {
     "float16": 1e-3,
     "bfloat16": 2e-2,
     "int8": 4e-2,
-    HALF_WEIGHTS: 1e-3,
 }
 ACTIVATIONS = {
     NOT_FUSED: lambda states: states,
@@ -52,7 +51,7 @@ def fresh_choice(monkeypatch):
 
 def choices(dtype):
     """The chosen kernels for a precision here, and the other ones that compute it."""
-    precision = DTYPES.get(dtype, dtype)
+    precision = DTYPES[dtype]
     reason = kernels.why_no_kernels(precision)
     if reason is not None:
         pytest.skip(reason)
@@ -180,7 +179,6 @@ def test_int8_forms():
     [
         ("int8", "_is_exact", "exact kernels for int8"),
         ("bfloat16", "_half_is_fast", "kernels for"),
-        (HALF_WEIGHTS, "_half_weights_work", "kernels for"),
     ],
 )
 def test_what_a_machine_lacks_is_float32(dtype, check, said, fresh_choice, caplog):
@@ -191,44 +189,22 @@ def test_what_a_machine_lacks_is_float32(dtype, check, said, fresh_choice, caplo
     assert f"no {said}" in caplog.text and "so the model computes in float32" in caplog.text
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_library_named_by_the_environment(dtype, monkeypatch):
-    choices(dtype)
-    available = ("onednn", "torch") if dtype == "float32" else ("onednn",)
-    model = random_model("BertModel", random_config(7))
-    for library in kernels.LIBRARIES:
-        monkeypatch.setenv("HF_BERT_KERNELS", library)
-        if library in available:
-            found = prepared_kernels(model.prepare_for_inference(dtype))
-            assert str(found).endswith(f"by {library}")
-        else:
-            with pytest.raises(ValueError, match=f"HF_BERT_KERNELS is '{library}'; for {dtype}"):
-                model.prepare_for_inference(dtype)
-    monkeypatch.setenv("HF_BERT_KERNELS", "mkl")
-    with pytest.raises(ValueError, match=f"it can be {' or '.join(available)}, or unset"):
-        model.prepare_for_inference(dtype)
-
-
-def test_weights_of_16_bits_are_for_few_rows_of_float32(fresh_choice, caplog):
-    """`auto` takes them where no faster precision exists, except for batch invariance."""
-    if kernels.why_no_kernels(HALF_WEIGHTS) is not None:
-        pytest.skip("no FBGEMM here")
+def test_auto_without_kernels_for_halves_is_float32(fresh_choice, caplog):
     fresh_choice.setattr(kernels, "_half_is_fast", lambda dtype: False)
-    assert kernels.fastest_dtype(torch.device("cpu")) == HALF_WEIGHTS
-    model = random_model("BertForMaskedLM", random_config(26, max_position_embeddings=80))
-    tokens = torch.randint(5, model.config.vocab_size, (1, FEW_ROWS + 1))
-    with torch.no_grad():
-        few, many = model(tokens[:, 1:]).logits, model(tokens).logits
-        model.prepare_for_inference("auto")
-        assert model.dtype == torch.float32 and prepared_kernels(model).has_half_weights
-        assert 1e-6 < (model(tokens[:, 1:]).logits - few).abs().max() < 1e-2
-        assert (model(tokens).logits - many).abs().max() < 1e-5
-    model.config.batch_invariant = True
-    assert not prepared_kernels(model.prepare_for_inference("auto")).has_half_weights
-    model.config.batch_invariant = False
-    fresh_choice.setenv("HF_BERT_KERNELS", "onednn")
-    assert str(prepared_kernels(model.prepare_for_inference(HALF_WEIGHTS))) == "float32 by onednn"
+    model = random_model("BertModel", random_config(26)).prepare_for_inference("auto")
+    assert model.dtype == prepared_kernels(model).dtype == torch.float32
     assert "so the model computes in float32" not in caplog.text
+
+
+def test_nothing_is_packed_on_an_accelerator(monkeypatch, caplog):
+    """The weights of this model are on the CPU, where they compute what a GPU would."""
+    model, batch = model_and_batch("BertModel", 5)
+    expected = outputs(model, batch)[0]
+    monkeypatch.setattr(BertModel, "device", torch.device("cuda", 0))
+    model.prepare_for_inference("int8")
+    assert "dtype='int8' has no kernels on cuda; it computes in float32" in caplog.text
+    monkeypatch.undo()
+    assert prepared_kernels(model) is None and torch.equal(outputs(model, batch)[0], expected)
 
 
 def test_auto_takes_what_the_machine_has(caplog, minilm_path, fresh_choice):

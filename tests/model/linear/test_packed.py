@@ -128,9 +128,8 @@ def test_a_copy_on_a_machine_without_the_kernels(monkeypatch):
     )
     again = copy.deepcopy(model)
     found = outputs(again, batch)
-    assert torch.allclose(found[0], expected[0], atol=1e-5)
+    assert all(torch.allclose(found[i], expected[i], atol=1e-5) for i in (0, 1))
     assert packed(again) == {"pooler.dense"}
-    assert (found[1] - expected[1]).abs().max() < 1e-3  # weights of 16 bits
 
 
 class OwnLayer(BertLayer):

@@ -187,13 +187,20 @@ def one_up(output, where):
     return output
 
 
-#: How kernels differ: where a call of so many rows gives other bits than a call of others.
+#: How kernels differ: where a call of so many rows gives other bits than a call of others, and
+#: which sizes of a call are refused.
 FAULTS = {
-    "beyond 33 rows": lambda out: len(out) > 33,
-    "below 8 rows": lambda out: len(out) < 8,
-    "the last rows of many": lambda out: slice(64, None),
-    "one column, beyond 33 rows": lambda out: (slice(len(out) if len(out) < 34 else 0, None), -1),
-    "with two threads, beyond 64 rows": lambda out: torch.get_num_threads() == 2 and len(out) > 64,
+    "beyond 33 rows": (lambda out: len(out) > 33, lambda size: size > 33),
+    "below 8 rows": (lambda out: len(out) < 8, lambda size: size < 8),
+    "the last rows of many": (lambda out: slice(64, None), lambda size: size > 64),
+    "one column, beyond 33 rows": (
+        lambda out: (slice(len(out) if len(out) < 34 else 0, None), -1),
+        lambda size: size > 33,
+    ),
+    "with two threads, beyond 64 rows": (
+        lambda out: torch.get_num_threads() == 2 and len(out) > 64,
+        lambda size: torch.get_num_threads() == 2 and size > 64,
+    ),
 }
 
 
@@ -229,13 +236,14 @@ def forget():
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_kernels_that_differ(make_differ, name):
-    """The probe finds these calls, and other calls replace them."""
-    make_differ(FAULTS[name])
+    """The probe finds these calls, and they are refused. The others have the same bits."""
+    fault, is_refused = FAULTS[name]
+    make_differ(fault)
     layer = torch.nn.Linear(24, 37)
     packed = kernels.choose(torch.float32, batch_invariant=True).pack(layer)
     steady.make_steady(layer)
     torch.manual_seed(0)
-    states = torch.randn(530, 24)
+    states = torch.randn(536, 24)
 
     def plain(states):
         return linear.linear(layer, states)
@@ -244,10 +252,18 @@ def test_kernels_that_differ(make_differ, name):
         for threads in (1, 2) if "threads" in name else (1,):
             torch.set_num_threads(threads)
             for product in (packed, plain):
-                alone = torch.cat([product(row.clone()) for row in states.split(1)])
-                torch.testing.assert_close(alone, layer(states))
-                for rows in (2, 7, 31, 33, 34, 40, 48, 77, 501, 530):
-                    assert torch.equal(product(states[-rows:].clone()), alone[-rows:]), rows
+                few = torch.cat([product(some.clone()) for some in states.split(8)])
+                torch.testing.assert_close(few, layer(states))
+                for rows in (1, 2, 7, 31, 33, 34, 40, 48, 77, 501, 530):
+                    given = states[-rows:].clone()
+                    sizes = {steady.rounded_up(len(part)) for part in given.split(steady.MAX_ROWS)}
+                    if any(map(is_refused, sizes)):
+                        with pytest.raises(
+                            ValueError, match=r"in a call of \d+ rows\. Use dtype='fl"
+                        ):
+                            product(given)
+                    else:
+                        assert torch.equal(product(given), few[-rows:]), rows
 
 
 def test_kernels_that_keep_nothing_are_refused(make_differ):
@@ -271,6 +287,11 @@ def test_kernels_that_keep_nothing_are_refused(make_differ):
         ({"hidden_act": "mish"}, {}, "no kernel for the activation"),
         ({}, {"output_attentions": True}, "output_attentions"),
         ({}, {"attention_mask": torch.ones(2, 4, 4).tril()}, "an attention_mask that is not"),
+        (
+            {"attn_implementation": "eager"},
+            {"attention_mask": torch.tensor([[1, 1, 1, 0], [0, 0, 0, 0]])},
+            "a row without attended tokens under 'eager'",
+        ),
     ],
 )
 def test_refused(fields, options, message):
