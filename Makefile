@@ -31,7 +31,7 @@ PIP_INSTALL := python -m pip install --quiet --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all quick hub isa fuzz bench gpu notebooks docs affected lint format floor newest smoke upstream-tests clean
+.PHONY: help demo test test-all quick hub isa fuzz bench gpu notebooks lessons docs affected lint format floor newest smoke upstream-tests clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -81,9 +81,13 @@ notebooks: $(VENV)/.installed-notebooks ## run all notebooks, and store their ou
 		notebooks $(addprefix --ignore=,$(ALONE))
 	$(if $(ALONE),env -u OMP_NUM_THREADS $(VENV)/bin/python $(PYTEST) -n 0 $(NBMAKE) $(ALONE))
 
+lessons: $(VENV)/.installed-notebooks ## open the lessons in JupyterLab
+	$(VENV)/bin/jupyter lab --notebook-dir notebooks
+
 # Neither the build nor the pages use the network.
 docs: $(VENV)/.installed-docs ## build the documentation site into build/site, and check its links
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict -f docs/site/mkdocs.yml
+	@test -f build/site/search/search_index.js || { echo "docs: pages from the disk have no search"; exit 1; }
 
 affected: $(VENV)/.installed ## run the tests of the files that differ from main, and of their importers
 	@files=$$($(VENV)/bin/python tests/affected.py) || exit; \

@@ -41,6 +41,7 @@ def outside_docs() -> Iterator[tuple[str, str]]:
     yield "benchmarks/README.md", "benchmarks/measuring.md"
     yield "benchmarks/results", "benchmarks/results/index.md"
     yield "docs/site/site.css", "site.css"
+    yield "docs/site/iframe-worker.js", "iframe-worker.js"
     yield "notebooks/README.md", "lessons/index.md"
     for folder, place, pattern in (
         ("benchmarks/results", "benchmarks/results", "*"),

@@ -54,9 +54,13 @@ def _parts(outputs: list[dict[str, Any]]) -> Iterator[tuple[str, Any]]:
         if "image/png" in output["data"]:
             yield "picture", output["data"]
             continue
+        page = "".join(output["data"].get("text/html", ""))
+        if "<iframe" in page:  # as it is: its data are base64, where a path may seem to be
+            yield "html", page
+            continue
         data = {kind: _plain(text) for kind, text in output["data"].items() if "text" in kind}
         html = data.get("text/html", "")
-        if "<iframe" in html or ("<table" in html and "<progress" not in html):
+        if "<table" in html and "<progress" not in html:
             yield "html", STYLE.sub("", html)
         elif not data.get("text/plain", "<").startswith("<"):  # not an object's default repr
             yield "text", data["text/plain"].rstrip("\n") + "\n"
