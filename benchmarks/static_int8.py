@@ -28,8 +28,7 @@ from hf_bert_impl.benchmark.contestants import States
 from hf_bert_impl.benchmark.peers import Settings, Source
 from hf_bert_impl.benchmark.run import Benchmark
 from hf_bert_impl.benchmark.runtimes import openvino_runner, write_onnx_file
-from hf_bert_impl.export.program import quiet
-from hf_bert_impl.export.running import openvino_model
+from hf_bert_impl.export import openvino_model, quiet
 from hf_bert_impl.files.json_files import write_json
 from hf_bert_impl.measuring.batches import make_batch
 from hf_bert_impl.tables import console

@@ -42,8 +42,7 @@ from hf_bert_impl.benchmark.runtimes import (
 )
 from hf_bert_impl.checkpoints import demo_folder
 from hf_bert_impl.data.squad import read_squad
-from hf_bert_impl.export.program import INPUTS
-from hf_bert_impl.export.running import openvino_model
+from hf_bert_impl.export import INPUTS, openvino_model
 from hf_bert_impl.measuring.batches import Case
 from hf_bert_impl.measuring.timing import cpu_name
 from hf_bert_impl.tables import console, print_table

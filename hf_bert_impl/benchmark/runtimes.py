@@ -18,10 +18,7 @@ import torch
 from torch import Tensor
 
 from hf_bert_impl.benchmark.cases import Unavailable
-from hf_bert_impl.export.formats import write_onnx
-from hf_bert_impl.export.options import FILES
-from hf_bert_impl.export.program import export_program, quiet
-from hf_bert_impl.export.running import onnx_session, openvino_model
+from hf_bert_impl.export import FILES, onnx_session, openvino_model, quiet, write_graph
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -60,7 +57,7 @@ def model_runner(model: Any) -> Runner:
 def write_onnx_file(model: PreTrainedModel, inputs: tuple[str, ...] = INPUTS) -> Path:
     """transformers' model as ONNX with dynamic axes, in a temporary folder."""
     file = Path(tempfile.mkdtemp()) / FILES["onnx"]
-    write_onnx(export_program(model, inputs), file)
+    write_graph(model, file, inputs=inputs)
     return file
 
 

@@ -62,7 +62,7 @@ def show_speed(rows: Sequence[Timed], title: str = "") -> None:
 
 
 @contextlib.contextmanager
-def failure_shown(as_json: bool) -> Iterator[None]:
+def failure_shown(as_json: bool = False) -> Iterator[None]:
     """Prints the report of a check that failed, and ends the command with status 1."""
     try:
         yield

@@ -58,7 +58,7 @@ RUNS = {
     "--threads 1",
     "inspect": "inspect BertForMaskedLM",
     "convert": "convert BertForMaskedLM new/out --no-check",
-    "export": "export BertForMaskedLM new/out -f torch-export",
+    "export": "export BertForMaskedLM -o new/out",
     "push": "push BertForMaskedLM me/x --dry-run new/out --no-speed",
 }
 #: Models of a class in a folder of its name, and others with their fields of the config.

@@ -167,7 +167,7 @@ def test_bad_data(hf_bert, one_error_line, place, file, line, kind):
     refused(hf_bert, one_error_line, line, words)
 
 
-EXPORT = "export BertForMaskedLM new/out --format"
+EXPORT = "export BertForMaskedLM -o new/out --format"
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ INSIDE = {
     "answer": "hf_bert_impl.inference.question_answering.QuestionAnsweringPipeline.__call__",
     "convert": "hf_bert_impl.conversion.pipeline.save_torch_state_dict",
     "embed": "hf_bert_impl.distributed.parts.BulkJob._write",
-    "export": "hf_bert_impl.export.exporting.compare",
+    "export": "hf_bert_impl.export.compare",
     "finetune": "hf_bert_impl.training.finetuning_trainer.FinetuningTrainer.save_best",
     "pretrain": "hf_bert_impl.training.pretraining_trainer.PretrainingTrainer.training_step",
     "push": "hf_bert_impl.hub.pushing.check_loading",

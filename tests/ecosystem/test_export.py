@@ -1,42 +1,149 @@
-"""`hf-bert export` for ONNX Runtime and OpenVINO: any batch and length, every kind of model."""
+"""Exported graphs beside the models that they were made from, on any batch size and length."""
+
+import json
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from hf_bert_impl.export import formats
-from hf_bert_impl.export.exporting import export_model
-from hf_bert_impl.export.options import PACKAGES
-from tests.export.cases import assert_exports, make
+import hf_bert_impl
+from hf_bert_impl import export
+from hf_bert_impl.export import FILES, export_model, open_graph
+from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
+from tests.model.cases import outputs, random_config, random_model
 
 pytestmark = [pytest.mark.ecosystem, pytest.mark.filterwarnings("ignore")]
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "base": ("BertModel", {}),
+    "two outputs": ("BertForPreTraining", {}),
+    "words": ("BertForMaskedLM", {}),
+    "decoder": ("BertLMHeadModel", {}),
+    "choices": ("BertForMultipleChoice", {}),
+    "relative": ("BertForTokenClassification", {"position_embedding_type": "relative_key_query"}),
+    "sinusoidal": ("BertModel", {"position_embedding_type": "sinusoidal"}),
+    "codertimo": (
+        "BertModel",
+        {**CODERTIMO_FIELDS, "intermediate_size": 96, "hidden_size": 24, "num_attention_heads": 3},
+    ),
+    "pruned": ("BertForQuestionAnswering", {"num_attention_heads": 3, "hidden_size": 24}),
+}
 RUNS = [
     *(("onnx", case) for case in ("choices", "words", "relative", "pruned", "codertimo")),
     *(("openvino", case) for case in ("two outputs", "decoder", "choices", "sinusoidal")),
 ]
 
 
-@pytest.mark.parametrize(("kind", "case"), RUNS)
-def test_every_batch_gives_what_the_model_gives(library, kind, case, tmp_path):
-    for name in PACKAGES[kind]:
+@pytest.fixture(autouse=True)
+def _packages(library):
+    for name in ("onnx", "onnxscript", "onnxruntime", "openvino"):
         library(name)
-    assert_exports(make(case), tmp_path / "out", kind)
-    names = ["batch_size", *(["num_choices"] if case == "choices" else []), "sequence_length"]
-    if kind == "onnx":
-        graph = library("onnx").load(tmp_path / "out" / "model.onnx").graph
-        for value in graph.input:
+
+
+def make(case: str) -> Any:
+    """A random model of a case, in eval mode."""
+    name, fields = CASES[case]
+    # Tracing takes as long as there are layers, and a third one is written as the second is.
+    fields = {"max_position_embeddings": 33, "num_hidden_layers": 2, **fields}
+    model = random_model(name, random_config(5, name, **fields), std=0.1)
+    if case == "pruned":
+        model.prune_heads({0: [1]})
+    return model
+
+
+def assert_equal(model: Any, file: Path, *shape: int) -> None:
+    """Runs a graph on a shape that it was neither traced nor compared with."""
+    ids = torch.randint(1, model.config.vocab_size, shape, generator=torch.manual_seed(1))
+    batch = {"input_ids": ids, "attention_mask": ids * 0 + 1, "token_type_ids": ids * 0}
+    expected = outputs(model, batch)
+    graph = open_graph(file)(batch)
+    assert graph.keys() <= expected.keys()
+    for name, value in graph.items():
+        assert torch.allclose(value, expected[name], atol=1e-5), name
+
+
+@pytest.mark.parametrize(("format", "case"), RUNS)
+def test_every_batch_gives_what_the_model_gives(format, case, tmp_path):
+    model = make(case)
+    exported = export_model(model, tmp_path / "out", format)
+    assert exported.report.passed
+    assert len({row.case for row in exported.report.rows}) == 6
+    file = tmp_path / "out" / FILES[format]
+    assert_equal(model, file, 7, *([5] if case == "choices" else []), 11)
+    if format == "onnx":
+        import onnx
+
+        names = ["batch_size", *(["num_choices"] if case == "choices" else []), "sequence_length"]
+        for value in onnx.load(file).graph.input:
             assert [axis.dim_param for axis in value.type.tensor_type.shape.dim] == names
 
 
-def test_onnx_of_a_certain_opset_with_weights_in_a_file_of_their_own(
-    library, tmp_path, monkeypatch
-):
-    for name in PACKAGES["onnx"]:
-        library(name)
-    monkeypatch.setattr(formats, "MOST_IN_ONE_FILE", 0)
+def test_opset_length_and_weights_in_a_file_of_their_own(tmp_path, monkeypatch):
+    import onnx
+
+    monkeypatch.setattr(export, "MOST_IN_ONE_FILE", 0)
     model = make("base")
-    exported = export_model(model, tmp_path / "out", "onnx", opset=18)
-    assert library("onnx").load(tmp_path / "out/model.onnx").opset_import[0].version == 18
+    exported = export_model(model, tmp_path / "out", "onnx", opset=18, length=13)
+    graph = onnx.load(tmp_path / "out/model.onnx")
+    assert graph.opset_import[0].version == 18
+    axes = [
+        axis.dim_param or axis.dim_value for axis in graph.graph.input[0].type.tensor_type.shape.dim
+    ]
+    assert axes == ["batch_size", 13]
     assert exported.files.keys() == {"config.json", "model.onnx", "model.onnx.data"}
-    assert exported.size == sum(exported.files.values()) - exported.files["config.json"]
-    with pytest.raises(ValueError, match="`opset` is 99, and this model cannot be written in it"):
-        export_model(model, tmp_path / "other", "onnx", opset=99)
+    assert_equal(model, tmp_path / "out/model.onnx", 5, 13)
+    for options, words in (
+        ({"opset": 99}, "`opset`"),
+        ({"length": 34}, "`length` is 34. Use 1 to 33"),
+        ({"format": "openvino", "opset": 18}, "applies to onnx only"),
+        ({"format": "torch-export"}, "Choose one of onnx, openvino"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            export_model(model, tmp_path / "other", **options)
     assert not (tmp_path / "other").exists()
+
+
+def test_what_comes_along(tmp_path, largest_file):
+    """The class and no code, a sentence model's pooling; nothing on a full disk."""
+    source = tmp_path / "source"
+    (source / "1_Pooling").mkdir(parents=True)
+    (source / "1_Pooling/config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    kinds = {"": "x.Transformer", "1_Pooling": "x.Pooling"}
+    modules = [{"path": path, "type": kind} for path, kind in kinds.items()]
+    (source / "modules.json").write_text(json.dumps(modules))
+    model = make("pruned").prepare_for_inference()
+    model.config.architectures = ["BertForPreTraining"]
+    model.config.auto_map = {"AutoModel": "modeling_bert.BertModel"}
+    with largest_file(4096), pytest.raises((ValueError, OSError)):
+        export_model(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    exported = export_model(model, tmp_path / "out", source=source)
+    names = {"config.json", "model.onnx", "modules.json", "1_Pooling/config.json"}
+    assert set(exported.files) == names
+    fields = json.loads((tmp_path / "out/config.json").read_text())
+    assert fields["architectures"] == ["BertForQuestionAnswering"]
+    assert fields["pruned_heads"] == {"0": [1]}
+    assert "auto_map" not in fields
+
+
+def test_models_that_cannot_be_exported(tmp_path):
+    with pytest.raises(ValueError, match="load it with dtype"):
+        export_model(make("base").to(torch.bfloat16), tmp_path / "out")
+    config = random_config(5, "BertLMHeadModel", add_cross_attention=True)
+    with pytest.raises(ValueError, match="cross-attention"):
+        export_model(hf_bert_impl.BertLMHeadModel(config).eval(), tmp_path / "out")
+
+
+@pytest.mark.parametrize("backend", ["onnx", "openvino"])
+def test_saved_folders_are_stock(library, minilm_path, tmp_path, backend):
+    """Optimum exports a saved folder by itself, and sentence-transformers by Optimum."""
+    library({"onnx": "optimum.onnxruntime", "openvino": "optimum.intel"}[backend])
+    library("sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+
+    hf_bert_impl.TextEncoder.from_pretrained(minilm_path).save_pretrained(str(tmp_path / "saved"))
+    texts = ["The cat sat.", "Rain fell all night, and the river rose over the lower bridge."]
+    options = {"export": True}
+    theirs = SentenceTransformer(str(tmp_path / "saved"), backend=backend, model_kwargs=options)
+    ours = hf_bert_impl.TextEncoder.from_pretrained(minilm_path).encode(texts)
+    assert abs(theirs.encode(texts) - ours).max() < 1e-4
