@@ -1,54 +1,42 @@
 """Sentence vectors: a `SentenceTransformer` that computes without padding.
 
-Notation: N texts, T tokens of a batch, D dimensions of a vector.
+Notation: N texts, D dimensions of a vector.
 """
 
 import contextlib
 import functools
 import os
-import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel
+from transformers import PreTrainedModel
+from transformers.utils import CONFIG_NAME
 
 from hf_bert_impl.auto import registered
 from hf_bert_impl.checkpoint_files import check_folder
 from hf_bert_impl.data.option_ranges import COUNT, STEPS, check_length
 from hf_bert_impl.data.token_budget import TOKEN_BUDGET
-from hf_bert_impl.errors import InputError, check_choice, one_line
+from hf_bert_impl.errors import InputError, check_choice, check_whole, one_line
 from hf_bert_impl.extras import require
 from hf_bert_impl.families import adapter
-from hf_bert_impl.families.table import family_of, longest_sequence
+from hf_bert_impl.families.table import longest_sequence
 from hf_bert_impl.finite import check_finite, check_numbers
-from hf_bert_impl.in_place import is_bert
 from hf_bert_impl.inference.batching import check_text
-from hf_bert_impl.inference.joined_calls import JoinedCalls
+from hf_bert_impl.inference.joined_calls import Counted, JoinedCalls
 from hf_bert_impl.inference.loading import (
-    BareBert,
     UnusableTokenizer,
     find_device,
-    load_encoder,
     loading_options,
     named_tokenizer,
+    read_fields,
     refuse_code,
 )
-from hf_bert_impl.inference.packed_loop import (
-    Features,
-    Row,
-    TokenBudget,
-    packable,
-    packed,
-    packed_features,
-    rows_of,
-    text_length,
-    token_batches,
-)
-from hf_bert_impl.inference.sentence_folder import check_modules, read_modules
-from hf_bert_impl.model.configuration_bert import BertConfig
+from hf_bert_impl.inference.packed_loop import Features, TokenBudget, packable
+from hf_bert_impl.inference.sentence_folder import check_modules, check_type, read_modules
+from hf_bert_impl.model.configuration_bert import EXTENDED_MODEL_TYPE
 from hf_bert_impl.model.linear import linear
 from hf_bert_impl.model.steady import make_steady
 from hf_bert_impl.optimization import optimize
@@ -56,13 +44,9 @@ from hf_bert_impl.optimization import optimize
 require("sentence_transformers", "embed", "TextEncoder")
 
 from sentence_transformers import SentenceTransformer  # noqa: E402
-from sentence_transformers.base.modules import Dense  # noqa: E402
+from sentence_transformers.base.modules import Dense, Transformer  # noqa: E402
 from sentence_transformers.sentence_transformer.modules import Pooling  # noqa: E402
-from sentence_transformers.util import (  # noqa: E402
-    batch_to_device,
-    quantize_embeddings,
-    truncate_embeddings,
-)
+from sentence_transformers.util import quantize_embeddings  # noqa: E402
 
 #: Poolings: the mode of `Pooling`, and whether to average the first and last layer.
 POOLINGS = {
@@ -73,14 +57,14 @@ POOLINGS = {
 }
 #: Activations whose bits do not depend on a number's place in a tensor.
 STEADY = (nn.Identity, nn.Tanh, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardtanh, nn.GELU)
-_loading = threading.Lock()
 
 
 class TextEncoder(SentenceTransformer):
-    """A `SentenceTransformer` with a BERT of this package, prepared for inference.
+    """A `SentenceTransformer` in one step with `optimize`.
 
-    It skips padding, and tokenizes the next texts while the model computes. It adds the methods
-    `encode_stream`, `encode_async` and `from_pretrained`. Vectors are float32 for any `dtype`.
+    It loads as `SentenceTransformer` does, skips padding, and tokenizes the next texts while the
+    model computes. It adds the methods `encode_async` and `from_pretrained`. Vectors are float32
+    for any `dtype`.
 
     Args:
         model_name_or_path: A folder or a hub id: a sentence-transformers model, or a bare BERT,
@@ -95,8 +79,8 @@ class TextEncoder(SentenceTransformer):
         **options: Other arguments of `SentenceTransformer`.
 
     Raises:
-        ValueError: The model is neither a BERT nor of a family that `optimize` supports, weights
-            of the encoder are missing or not finite, or a setting is not supported.
+        ValueError: `optimize` does not support the model, it gives no sentence vectors, weights
+            are missing or not finite, or a setting is not supported.
         OSError: The model or its files do not exist.
 
     Examples:
@@ -128,44 +112,26 @@ class TextEncoder(SentenceTransformer):
         if truncate_dim is not None:
             COUNT.check("truncate_dim", truncate_dim)
         path = None if model_name_or_path is None else os.fspath(model_name_or_path)
-        check_folder(path, {"subfolder": "checked below"})
-        if path is not None:
-            _check_files(path, options)
         options |= {"device": str(find_device(device)), "truncate_dim": truncate_dim}
-        with _own_bert(), _explained(path):
+        with checked_files(path, self.model_type, options):
             super().__init__(path, **options)
         if pooling is not None:
             self._pool_by(pooling)
-        berts: list[Any] = [
-            module for module in self.modules() if is_bert(module) or family_of(module) is not None
-        ]
-        if not berts:
-            raise InputError(
-                f"The modules of {path or 'this model'} hold no BERT. Load the model with "
-                "SentenceTransformer."
-            )
-        bert, longest = berts[0], longest_sequence(berts[0].config)
+        saved = self.dtype
+        optimize_encoder(self, path, dtype, batch_invariant)
+        bert: Any = self.transformers_model
+        longest = longest_sequence(bert.config)
         if max_length is not None:
             least = self.tokenizer.num_special_tokens_to_add() + 1
             check_length("max_length", max_length, least, longest)
         shortest = (max_length, self.max_seq_length, longest)
         self.max_seq_length = min(length for length in shortest if length is not None)
-        saved = bert.dtype
-        for each in berts if batch_invariant else ():
-            each.config.batch_invariant = True
-        self.float()  # optimize keeps this dtype of the results
-        optimize(self, saved if dtype is None else dtype)
         if not prepare:
-            for each in berts:
-                adapter.drop(each)
-                each.to(converted.get("dtype", saved))
-        check_finite(self, path)  # a narrower type can make weights infinite
-        if getattr(bert.config, "batch_invariant", False):
-            self._keep_bits()
-        self.eval()
+            adapter.drop(self)
+            self[0].to(converted.get("dtype", saved))
         #: Number of tokens computed so far.
         self.tokens = 0
-        self._joined = JoinedCalls(self._rows, self._vectors, TOKEN_BUDGET)
+        self._joined = JoinedCalls(self._counted, self._encoded, TOKEN_BUDGET)
 
     @classmethod
     def from_pretrained(
@@ -219,81 +185,30 @@ class TextEncoder(SentenceTransformer):
 
         Returns:
             As `SentenceTransformer.encode`; (0, D) for no texts.
+
+        Raises:
+            InputError: A text is not valid Unicode.
         """
         if token_budget is not None:
             STEPS.check("token_budget", token_budget)
             options["batch_size"] = TokenBudget(token_budget)
+        inputs = arguments[0] if arguments else options.get("inputs", options.get("sentences"))
+        # Iterating over any other collection may use it up.
+        listed: Any = inputs if isinstance(inputs, list | tuple | np.ndarray) else [inputs]
+        for index, text in enumerate(listed):
+            if isinstance(text, str) and not text.isascii():
+                check_text(index, text)
         is_half = options.get("precision") == "float16"
         own = options | {"precision": "float32"} if is_half else options
         vectors = super().encode(*arguments, **own)
         if isinstance(vectors, np.ndarray | Tensor) and vectors.ndim == 1 and not len(vectors):
             return self._in_form(self._no_vectors(options.get("truncate_dim")), options)
-        if is_half:
-            vectors = _half(vectors)
-        return vectors
-
-    def encode_stream(
-        self,
-        texts: Iterable[str],
-        *,
-        batch_size: int | None = None,
-        token_budget: int | None = None,
-        normalize_embeddings: bool = False,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-        truncate_dim: int | None = None,
-        batches: bool = False,
-    ) -> Generator[Tensor, None, None]:
-        """Encodes a stream of any length in constant memory.
-
-        Args:
-            texts: Any iterable, read in the caller's thread, at most two chunks ahead.
-            batch_size: This and the following are as in `encode`.
-            token_budget: As in `encode`.
-            normalize_embeddings: As in `encode`.
-            prompt_name: As in `encode`.
-            prompt: As in `encode`.
-            truncate_dim: As in `encode`.
-            batches: Yield the vectors of whole batches, (n, D).
-
-        Returns:
-            A generator of vectors (D,), in the order of the texts, on the model's device. Closing
-            it early ends the tokenizer's thread.
-
-        Raises:
-            TypeError: `texts` is one text.
-            ValueError: The prompt is unknown, or a size is below 1.
-        """
-        if isinstance(texts, str):
-            raise TypeError("`texts` is one str. Give a list of texts, or call encode.")
-        for name, value in (("batch_size", batch_size), ("token_budget", token_budget)):
-            if value is not None:
-                STEPS.check(name, value)
-        size = batch_size or TokenBudget(TOKEN_BUDGET)
-        if token_budget is not None:
-            size = TokenBudget(token_budget)
-        preprocess = functools.partial(
-            packed_features, self, prompt=self._resolve_prompt(prompt, prompt_name)
-        )
-        encode: Any = functools.partial(
-            super().encode,
-            convert_to_tensor=True,
-            normalize_embeddings=normalize_embeddings,
-            truncate_dim=truncate_dim,
-        )
-        self.eval()
-
-        def vectors() -> Generator[Tensor, None, None]:
-            length = functools.partial(text_length, self)
-            with contextlib.closing(token_batches(texts, preprocess, length, size)) as ahead:
-                for batch in ahead:
-                    if batches:
-                        yield encode(batch)
-                    else:
-                        yield from encode(batch)
-
-        # Checks are above, because a generator starts at its first step only.
-        return vectors()
+        if not is_half:
+            return vectors
+        if isinstance(vectors, np.ndarray):
+            return vectors.astype(np.float16)
+        is_tensor = isinstance(vectors, Tensor)
+        return vectors.half() if is_tensor else [vector.half() for vector in vectors]
 
     async def encode_async(
         self,
@@ -334,26 +249,21 @@ class TextEncoder(SentenceTransformer):
         if truncate_dim is not None:
             COUNT.check("truncate_dim", truncate_dim)
         before = self._resolve_prompt(prompt, prompt_name) or ""
-        length = self._prompt_length(before)
+        form = {
+            "precision": precision,
+            "convert_to_numpy": convert_to_numpy,
+            "convert_to_tensor": convert_to_tensor,
+        }
 
         def finish(vectors: list[Tensor]) -> Any:
-            result = torch.stack(vectors) if vectors else self._no_vectors(None)
-            dimension = truncate_dim if truncate_dim is not None else self.truncate_dim
-            if dimension is not None:
-                result = truncate_embeddings(result, dimension)
-            if normalize_embeddings:
-                result = nn.functional.normalize(result, dim=-1)
-            form = {
-                "precision": precision,
-                "convert_to_numpy": convert_to_numpy,
-                "convert_to_tensor": convert_to_tensor,
-            }
-            return self._in_form(result, form)
+            return self._in_form(torch.stack(vectors), form)
 
-        rows, tokens = finish([]), 0
         if given:
+            alike = (before, normalize_embeddings, truncate_dim)
             prompted = [before + text for text in given]
-            rows, tokens = await self._joined.run(prompted, length, finish)
+            rows, tokens = await self._joined.run(prompted, alike, finish)
+        else:
+            rows, tokens = self._in_form(self._no_vectors(truncate_dim), form), 0
         result = rows[0] if isinstance(texts, str) else rows
         return (result, tokens) if return_tokens else result
 
@@ -367,33 +277,23 @@ class TextEncoder(SentenceTransformer):
         tip: str = super()._push_to_hub_usage_tip(repo_id)
         return tip.replace(type(self).__name__, SentenceTransformer.__name__)
 
-    def _rows(self, texts: list[str]) -> list[Row]:
-        """The tokens of texts; modules that need padding get batches of one text."""
-        self.eval()  # in train mode features are padded
-        features = packed_features(self, texts)
-        if "cu_seq_lens_q" in features:
-            return rows_of(features, len(texts))
-        alone = [SentenceTransformer.preprocess(self, [text]) for text in texts]
-        return [rows_of(features, 1)[0] for features in alone]
+    def _counted(self, prompted: list[str]) -> list[Counted]:
+        """Texts, each with its number of tokens."""
+        return count_tokens(self, prompted)
 
-    @torch.inference_mode()
-    def _vectors(self, rows: list[Row], prompt_length: int) -> Tensor:
-        """(N, D) of a batch of rows."""
-        if len(rows) > 1 and not rows[0].is_packed:
-            return torch.cat([self._vectors([row], prompt_length) for row in rows])
-        features = packed(rows)
-        if prompt_length:
-            features["prompt_length"] = prompt_length
-        vectors: Tensor = self(batch_to_device(features, self.device))["sentence_embedding"]
+    def _encoded(self, batch: list[Counted], alike: tuple[str, bool, int | None]) -> Tensor:
+        """(n, D) of a batch of texts with a prompt."""
+        prompt, normalize, truncate_dim = alike
+        vectors: Tensor = self.encode(
+            [counted.item.removeprefix(prompt) for counted in batch],
+            prompt=prompt,
+            batch_size=len(batch),
+            convert_to_tensor=True,
+            show_progress_bar=False,
+            normalize_embeddings=normalize,
+            truncate_dim=truncate_dim,
+        )
         return vectors
-
-    def _prompt_length(self, prompt: str) -> int:
-        """Number of a prompt's tokens that the pooling excludes."""
-        poolings = (module for module in self if isinstance(module, Pooling))
-        if not prompt or all(pooling.include_prompt for pooling in poolings):
-            return 0
-        transformer: Any = self[0]
-        return transformer._get_prompt_length(prompt) or 0
 
     def _no_vectors(self, truncate_dim: int | None) -> Tensor:
         """(0, D)."""
@@ -422,24 +322,6 @@ class TextEncoder(SentenceTransformer):
             transformer.config.output_hidden_states = True
         self.append(Pooling(transformer.get_embedding_dimension(), mode))
 
-    def _keep_bits(self) -> None:
-        """Makes the modules after BERT batch-invariant; InputError if one does not support it."""
-        if not packable(self):
-            raise InputError(
-                "`batch_invariant` supports BERT, Pooling, Dense, LayerNorm and Normalize, and "
-                "the model has other modules. Leave it out."
-            )
-        for module in self:
-            if not isinstance(module, Dense):
-                continue
-            if not isinstance(module.activation_function, STEADY):
-                raise InputError(
-                    "`batch_invariant` supports Dense with "
-                    f"{', '.join(kind.__name__ for kind in STEADY)}, and the model has "
-                    f"{type(module.activation_function).__name__}. Leave it out."
-                )
-            vars(module)["forward"] = functools.partial(_steady_dense, module)
-
 
 class FirstLastAverage(nn.Module):
     """The average of the first and the last layer's states, in place of the last layer's.
@@ -456,65 +338,85 @@ class FirstLastAverage(nn.Module):
         return features
 
 
-def _check_files(path: str, options: Mapping[str, Any]) -> None:
-    """Raises early for damaged folders and for tokenizers with code."""
+# --- for every model of sentence-transformers ---------------------------------------------------
+
+
+def optimize_encoder(
+    encoder: Any, path: str | None, dtype: str | torch.dtype | None, batch_invariant: bool
+) -> None:
+    """Checks the weights of a model of sentence-transformers, and optimizes it.
+
+    Args:
+        encoder: A loaded model.
+        path: Its folder or hub id; None if it was made of modules.
+        dtype: As of `optimize`; None for its own dtype. Results stay float32.
+        batch_invariant: Whether an input gets the same bits in any batch.
+
+    Raises:
+        ValueError: Weights are missing or not finite, or a setting is not supported.
+    """
+    models = [part for part in encoder.modules() if isinstance(part, PreTrainedModel)]
+    for part in encoder.modules() if path is not None else ():
+        if isinstance(part, Transformer) and not hasattr(part.model, "peft_config"):
+            # transformers marks loaded weights; those of a pooler are not read.
+            missing = (
+                name
+                for name, weight in part.model.named_parameters()
+                if not getattr(weight, "_is_hf_initialized", False)
+                and not name.startswith("pooler.")
+            )
+            check_whole(path, missing, "the encoder", "restore them, or name another checkpoint")
+    saved = encoder.dtype
+    encoder.float()  # `optimize` keeps this dtype of the results
+    for model in models if batch_invariant else ():
+        model.config.batch_invariant = True
+    optimize(encoder, saved if dtype is None else dtype)
+    check_finite(encoder, path)  # a narrower type can make weights infinite
+    if any(getattr(model.config, "batch_invariant", False) for model in models):
+        _keep_bits(encoder)
+    encoder.eval()
+
+
+def count_tokens(encoder: Any, inputs: list[Any], prompt: str | None = None) -> list[Counted]:
+    """Inputs of a model of sentence-transformers, each with its number of tokens."""
+    mask = encoder.preprocess(inputs, prompt=prompt)["attention_mask"]
+    return list(map(Counted, inputs, mask.sum(dim=1).tolist()))
+
+
+@contextlib.contextmanager
+def checked_files(path: str | None, kind: str, options: Mapping[str, Any]) -> Iterator[None]:
+    """Checks the files of a model that sentence-transformers loads in this context.
+
+    Args:
+        path: A folder or a hub id; None for a model made of modules.
+        kind: The class of sentence-transformers that loads it.
+        options: The arguments of its constructor.
+
+    Raises:
+        InputError: Files are damaged, need code of their own, or are another class's.
+        OSError: Files are missing.
+    """
+    if path is None:
+        yield
+        return
+    check_folder(path, {"subfolder": "checked below"})
     names = {"revision": "revision", "token": "token", "cache_folder": "cache_dir"}
     place = {new: options[old] for old, new in names.items() if options.get(old) is not None}
     if options.get("local_files_only"):
         place["local_files_only"] = True
+    check_type(path, kind, place)
     if os.path.isdir(path):
         check_modules(path)
         place["subfolder"] = next(iter(read_modules(path) or [("", "")]))[1].strip("/")
     if not options.get("trust_remote_code"):
         refuse_code(path, named_tokenizer(path, place))
-
-
-def _steady_dense(module: Any, features: Features) -> Features:
-    """A batch-invariant `Dense.forward`."""
-    make_steady(module)
-    vectors = features[module.module_input_name]
-    output = module.activation_function(linear(module.linear, vectors))
-    if module.use_residual:
-        is_same = module.in_features == module.out_features
-        output = output + (vectors if is_same else linear(module.residual, vectors))
-    features[module.module_output_name] = output
-    return features
-
-
-def _half(vectors: Any) -> Any:
-    """The result of `encode` in float16."""
-    if isinstance(vectors, np.ndarray):
-        return vectors.astype(np.float16)
-    return vectors.half() if isinstance(vectors, Tensor) else [vector.half() for vector in vectors]
-
-
-@contextlib.contextmanager
-def _own_bert() -> Iterator[None]:
-    """Makes `AutoModel` load this package's BERTs and check the weights of this thread's models."""
-    thread = threading.get_ident()
-    with _loading, registered():
-        load = AutoModel.from_pretrained
-
-        def checked(*arguments: Any, **options: Any) -> Any:
-            if threading.get_ident() != thread:
-                return load(*arguments, **options)
-            return load_encoder(load, *arguments, **options)
-
-        table = AutoModel._model_mapping._extra_content
-        before = vars(AutoModel)["from_pretrained"], table[BertConfig]
-        AutoModel.from_pretrained = checked
-        table[BertConfig] = BareBert
-        try:
-            yield
-        finally:
-            AutoModel.from_pretrained, table[BertConfig] = before
-
-
-@contextlib.contextmanager
-def _explained(path: str | None) -> Iterator[None]:
-    """Turns errors of sentence-transformers about damaged files into `InputError`."""
+    config = read_fields(path, CONFIG_NAME, place)
+    positions = config.get("position_embedding_type") or "absolute"
+    is_extended = config.get("model_type") == EXTENDED_MODEL_TYPE or positions != "absolute"
     try:
-        yield
+        # transformers would ignore these settings of a BERT.
+        with registered() if is_extended else contextlib.nullcontext():
+            yield
     except (InputError, ImportError):
         raise
     except Exception as error:
@@ -529,3 +431,34 @@ def _explained(path: str | None) -> Iterator[None]:
             f"{path} could not be loaded ({type(error).__name__}: {one_line(error)[:200]}). "
             "Restore its files."
         ) from error
+
+
+def _keep_bits(encoder: Any) -> None:
+    """Makes the modules after BERT batch-invariant; InputError if one does not support it."""
+    if not packable(encoder):
+        raise InputError(
+            "`batch_invariant` supports BERT, Pooling, Dense, LayerNorm and Normalize, and "
+            "the model has other modules. Leave it out."
+        )
+    for module in encoder:
+        if not isinstance(module, Dense):
+            continue
+        if not isinstance(module.activation_function, STEADY):
+            raise InputError(
+                "`batch_invariant` supports Dense with "
+                f"{', '.join(kind.__name__ for kind in STEADY)}, and the model has "
+                f"{type(module.activation_function).__name__}. Leave it out."
+            )
+        vars(module)["forward"] = functools.partial(_steady_dense, module)
+
+
+def _steady_dense(module: Any, features: Features) -> Features:
+    """A batch-invariant `Dense.forward`."""
+    make_steady(module)
+    vectors = features[module.module_input_name]
+    output = module.activation_function(linear(module.linear, vectors))
+    if module.use_residual:
+        is_same = module.in_features == module.out_features
+        output = output + (vectors if is_same else linear(module.residual, vectors))
+    features[module.module_output_name] = output
+    return features

@@ -6,7 +6,6 @@ from hf_bert_impl.distributed.batch_tasks import (
     Classify,
     EmbedTexts,
     FillMask,
-    ScorePairs,
 )
 
-__all__ = ["Answer", "BatchTask", "Classify", "EmbedTexts", "FillMask", "ScorePairs"]
+__all__ = ["Answer", "BatchTask", "Classify", "EmbedTexts", "FillMask"]

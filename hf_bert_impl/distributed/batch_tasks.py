@@ -271,44 +271,6 @@ class Classify(_Classifier):
         return self._labels[best], scores[np.arange(len(best)), best]
 
 
-class ScorePairs(_Classifier):
-    """Adds the score of each pair by a cross-encoder.
-
-    Args:
-        model: A sequence classifier with one label.
-        query_column: The first texts of the pairs.
-        column: The second texts.
-        output_column: The scores, float32.
-        probabilities: Score by the sigmoid of the logit, as sentence-transformers does by default,
-            and not by the logit.
-        **options: Further arguments of `BatchTask`.
-    """
-
-    def __init__(
-        self,
-        model: str,
-        query_column: str = "query",
-        column: str = "text",
-        output_column: str = "score",
-        *,
-        probabilities: bool = True,
-        **options: Any,
-    ) -> None:
-        super().__init__(model, (query_column, column), (output_column,), **options)
-        self._probabilities = probabilities
-        count = len(self.classifier.labels)
-        if count != 1:
-            raise InputError(
-                f"{model} has {count} labels; a cross-encoder has one. Use `Classify`."
-            )
-
-    def compute(self, *texts: list[str]) -> tuple[Any, ...]:
-        logits = self.classifier.logits(*texts)
-        if self._probabilities:
-            logits = self.classifier.probabilities(logits)
-        return (logits[:, 0],)
-
-
 class Answer(BatchTask):
     """Adds the best answer to each question, with its score and position in the context.
 

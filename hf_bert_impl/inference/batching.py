@@ -1,10 +1,12 @@
-"""Check texts, and pack token ids into one row."""
+"""Check texts, and make batches of token ids."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from hf_bert_impl.errors import InputError
 
@@ -29,24 +31,23 @@ def ends_of(sizes: Iterable[int]) -> Tensor:
     return torch.tensor([0, *itertools.accumulate(sizes)], dtype=torch.int32, device="cpu")
 
 
-def packed_inputs(
-    rows: Sequence[Ids], types: Sequence[Ids] | None, device: torch.device
+def padded_inputs(
+    rows: Sequence[Mapping[str, Ids]], tokenizer: Any, device: torch.device
 ) -> dict[str, Tensor]:
-    """Concatenates sequences into one row without padding, like DataCollatorWithFlattening.
+    """Pads tokenized inputs on the right.
 
     Args:
-        rows: The token ids of each sequence.
-        types: Their segment ids, or None.
+        rows: `input_ids`, and perhaps `token_type_ids`, of each input.
+        tokenizer: Their tokenizer, for its padding token.
         device: The device of the tensors.
 
     Returns:
-        `input_ids` (1, T), `cu_seq_lens_q` (sequences + 1,) on the CPU, and `token_type_ids`
-        (1, T) if `types` are given.
+        (rows, longest) of each feature, and the `attention_mask`.
     """
-    inputs = {
-        "input_ids": torch.tensor([list(itertools.chain(*rows))], device=device),
-        "cu_seq_lens_q": ends_of(map(len, rows)),
+    fill = {"input_ids": tokenizer.pad_token_id or 0}
+    columns = {name: [torch.tensor(row[name]) for row in rows] for name in rows[0]}
+    columns["attention_mask"] = [torch.ones_like(ids) for ids in columns["input_ids"]]
+    return {
+        name: pad_sequence(column, batch_first=True, padding_value=fill.get(name, 0)).to(device)
+        for name, column in columns.items()
     }
-    if types is not None:
-        inputs["token_type_ids"] = torch.tensor([list(itertools.chain(*types))], device=device)
-    return inputs

@@ -1,53 +1,50 @@
-"""Classes and scores of texts and pairs, without padding.
+"""Classes of texts and pairs, without padding.
 
 Notation: N texts, L labels.
 """
 
-import dataclasses
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from hf_bert_impl.data.task_collator import ids_and_types
 from hf_bert_impl.data.token_budget import TOKEN_BUDGET, cut_batches
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.families.table import longest_sequence
 from hf_bert_impl.finite import check_numbers
-from hf_bert_impl.inference.batching import check_text, packed_inputs
-from hf_bert_impl.inference.joined_calls import JoinedCalls
-
-
-@dataclasses.dataclass(frozen=True)
-class _Row:
-    """The tokens of a text or pair."""
-
-    ids: list[int]
-    types: list[int]
-
-    def __len__(self) -> int:
-        return len(self.ids)
+from hf_bert_impl.inference.batching import check_text, padded_inputs
+from hf_bert_impl.inference.joined_calls import Counted, JoinedCalls
 
 
 class TextClassifier:
-    """Computes the logits of a sequence classifier.
+    """Computes the logits of a sequence classifier of any family, in batches of tokens.
 
     Args:
-        model: A BertForSequenceClassification, or another family's after `optimize`. It is set to
-            eval mode.
+        model: A model for sequence classification, best after `optimize`, which skips the padding.
+            It is set to eval mode.
         tokenizer: Its tokenizer.
         token_budget: Maximum number of tokens per batch; a longer text is a batch of its own.
+
+    Raises:
+        InputError: The model has one label, which every text would get.
     """
 
     def __init__(self, model: Any, tokenizer: Any, token_budget: int | None = None) -> None:
+        if model.config.num_labels == 1:
+            name = model.config.name_or_path or type(model).__name__
+            raise InputError(
+                f"{name} has one label, which every text would get. It gives scores: use "
+                "sentence_transformers.CrossEncoder, or `hf-bert serve` with its /rerank."
+            )
         self.model, self.tokenizer = model.eval(), tokenizer
         self.token_budget = token_budget or TOKEN_BUDGET
-        limit = longest_sequence(model.config)
         #: Maximum number of tokens; the longer text of a pair is truncated first.
-        self.max_length = min(limit, int(tokenizer.model_max_length))
+        self.max_length = min(longest_sequence(model.config), int(tokenizer.model_max_length))
         #: Number of tokens computed so far.
         self.tokens = 0
+        self._names = inspect.signature(model.forward).parameters.keys()
         self._joined = JoinedCalls(self._tokenize, self._compute, self.token_budget)
 
     @property
@@ -72,10 +69,11 @@ class TextClassifier:
             ValueError: A logit is NaN or infinite.
         """
         rows = self._tokenize(self._items(texts, pairs))
-        batches = cut_batches(rows, len, token_budget=self.token_budget)
-        none = np.empty((0, self.model.config.num_labels), np.float32)
-        logits = np.concatenate([none, *map(self._compute, batches)])
-        check_numbers(logits, self.model)
+        order = sorted(range(len(rows)), key=lambda place: -len(rows[place]))
+        logits = np.empty((len(rows), self.model.config.num_labels), np.float32)
+        lengths = [len(row) for row in rows]
+        for batch in cut_batches(order, lengths.__getitem__, token_budget=self.token_budget):
+            logits[batch] = self._compute([rows[place] for place in batch])
         return logits
 
     async def logits_async(
@@ -88,9 +86,10 @@ class TextClassifier:
         Returns:
             (N, L) float32, and the number of tokens.
         """
-        logits, tokens = await self._joined.run(self._items(texts, pairs), 0, np.stack)
-        check_numbers(logits, self.model)
-        return logits, tokens
+        result: tuple[np.ndarray, int] = await self._joined.run(
+            self._items(texts, pairs), None, np.stack
+        )
+        return result
 
     def _items(
         self, texts: Sequence[str], pairs: Sequence[str] | None
@@ -106,7 +105,8 @@ class TextClassifier:
             )
         return list(zip(texts, pairs, strict=True))
 
-    def _tokenize(self, items: list[Any]) -> list[_Row]:
+    def _tokenize(self, items: list[Any]) -> list[Counted]:
+        """The features of each text or pair, and its number of tokens."""
         if not items:
             return []
         encoded = self.tokenizer(
@@ -115,16 +115,18 @@ class TextClassifier:
             max_length=self.max_length,
             return_attention_mask=False,
         )
-        return [_Row(ids, types) for ids, types in zip(*ids_and_types(encoded), strict=True)]
+        names = [name for name in encoded if name in self._names]
+        rows = zip(*(encoded[name] for name in names), strict=True)
+        return [Counted(dict(zip(names, row, strict=True)), len(row[0])) for row in rows]
 
     @torch.inference_mode()
-    def _compute(self, rows: list[_Row], kind: int = 0) -> np.ndarray:
+    def _compute(self, rows: list[Counted], kind: None = None) -> np.ndarray:
         """(n, L) float32 logits of a batch."""
-        inputs = packed_inputs(
-            [row.ids for row in rows], [row.types for row in rows], self.model.device
-        )
-        self.tokens += inputs["input_ids"].shape[1]
-        return self.model(**inputs, return_dict=True).logits.float().cpu().numpy()
+        self.tokens += sum(map(len, rows))
+        inputs = padded_inputs([row.item for row in rows], self.tokenizer, self.model.device)
+        logits: np.ndarray = self.model(**inputs, return_dict=True).logits.float().cpu().numpy()
+        check_numbers(logits, self.model)
+        return logits
 
     def probabilities(self, logits: np.ndarray, function: str | None = None) -> np.ndarray:
         """Converts logits (N, L) into probabilities.
@@ -132,13 +134,11 @@ class TextClassifier:
         Args:
             logits: From `logits`.
             function: "softmax", "sigmoid" or "none". None takes "none" for a regression, "sigmoid"
-                if there is one label or `problem_type` is "multi_label_classification", otherwise
-                "softmax".
+                if `problem_type` is "multi_label_classification", otherwise "softmax".
         """
         if function is None:
-            kind = self.model.config.problem_type
-            is_each = kind == "multi_label_classification" or logits.shape[1] == 1
-            function = "none" if kind == "regression" else "sigmoid" if is_each else "softmax"
+            kinds = {"regression": "none", "multi_label_classification": "sigmoid"}
+            function = kinds.get(self.model.config.problem_type, "softmax")
         if function == "none":
             return logits
         scores = torch.from_numpy(logits).double()

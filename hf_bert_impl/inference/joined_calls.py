@@ -1,7 +1,6 @@
 """Joins the items of concurrent awaiting calls into batches, which one thread computes.
 
-An item is a text, a pair of texts, or a question with its context. `len` of its tokens is their
-number.
+An item is a text, a pair of texts, or a question with its context.
 
 No call waits for others: the thread takes the items that are queued, and items that arrive during
 a batch form the next one. The event loops, of which there may be several, only queue and await.
@@ -10,6 +9,7 @@ The thread ends with the object or with the interpreter, so it needs no `close`.
 """
 
 import asyncio
+import dataclasses
 import os
 import threading
 import weakref
@@ -22,6 +22,17 @@ from typing import Any
 TOKENIZED_ITEMS = 256
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Counted:
+    """An item with its number of tokens."""
+
+    item: Any
+    tokens: int
+
+    def __len__(self) -> int:
+        return self.tokens
+
+
 class _Call:
     """The items of one call and their results so far.
 
@@ -31,7 +42,7 @@ class _Call:
         finish: Turns the results of the items into the result of the call, in the thread.
     """
 
-    def __init__(self, items: Sequence[Any], kind: int, finish: Callable[[list[Any]], Any]) -> None:
+    def __init__(self, items: Sequence[Any], kind: Any, finish: Callable[[list[Any]], Any]) -> None:
         self.items = items
         self.kind = kind
         self.finish = finish
@@ -70,15 +81,15 @@ class JoinedCalls:
     """Computes the items of many coroutines.
 
     Args:
-        tokenize: Turns items into their tokens.
-        compute: Turns the tokens of a batch, and the kind of its calls, into a result per item.
+        tokenize: Turns items into objects whose length is their number of tokens.
+        compute: Turns a batch of these, and the kind of its calls, into a result per item.
         token_budget: Maximum number of tokens per batch; a longer item is a batch of its own.
     """
 
     def __init__(
         self,
         tokenize: Callable[[list[Any]], Sequence[Sized]],
-        compute: Callable[[list[Any], int], Iterable[Any]],
+        compute: Callable[[list[Any], Any], Iterable[Any]],
         token_budget: int,
     ) -> None:
         _ALIVE.add(self)
@@ -97,7 +108,7 @@ class JoinedCalls:
         self.__init__(*arguments)  # type: ignore[misc]
 
     async def run(
-        self, items: Sequence[Any], kind: int, finish: Callable[[list[Any]], Any]
+        self, items: Sequence[Any], kind: Any, finish: Callable[[list[Any]], Any]
     ) -> tuple[Any, int]:
         """Queues the items of a call and awaits its result.
 

@@ -18,7 +18,6 @@ from transformers.utils import CONFIG_NAME, cached_file
 from hf_bert_impl.checkpoint_files import check_tokenizer_files
 from hf_bert_impl.errors import InputError, check_choice, check_whole, one_line
 from hf_bert_impl.families.adapter import adapt
-from hf_bert_impl.families.table import family_of
 from hf_bert_impl.files.json_files import read_json
 from hf_bert_impl.finite import check_finite
 from hf_bert_impl.head_names import FAMILY_PREFIXES, in_family
@@ -26,7 +25,7 @@ from hf_bert_impl.model import modeling_bert
 from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.kernels import DTYPES as FLOAT_DTYPES
 from hf_bert_impl.model.loading import CheckpointMismatch, explained, mismatch_message
-from hf_bert_impl.model.modeling_bert import BertModel, BertPreTrainedModel
+from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
 
 #: Names of `dtype`, and the dtype of the loaded weights.
@@ -58,19 +57,6 @@ class UnusableTokenizer(InputError):
     """A tokenizer with custom code, or with a missing library."""
 
 
-class BareBert(BertModel):
-    """Loads a `BertModel` without pooler; weights of heads in the checkpoint cause no warning."""
-
-    _keys_to_ignore_on_load_unexpected = [  # noqa: RUF012 (transformers' own form)
-        r"embeddings\.position_ids$",
-        r"(^|\.)pooler\.",
-        r"^(cls|classifier|qa_outputs)\.",
-    ]
-
-    def __init__(self, config: Any) -> None:
-        super().__init__(config, add_pooling_layer=False)
-
-
 def class_to_load(path: str, name: str) -> Any:
     """The class to load a checkpoint: this package's, or transformers' for another family.
 
@@ -78,7 +64,7 @@ def class_to_load(path: str, name: str) -> Any:
         path: A folder or a hub id.
         name: The class for BERT, such as "BertForQuestionAnswering".
     """
-    own = in_family(name, _fields(path, CONFIG_NAME, {}).get("model_type"))
+    own = in_family(name, read_fields(path, CONFIG_NAME, {}).get("model_type"))
     return getattr(modeling_bert if own == name else transformers, own)
 
 
@@ -126,27 +112,6 @@ def load_checked(load: Callable[..., Any], path: Any, name: str, remedy: str) ->
     check_whole(path, info["missing_keys"], name, remedy)
     check_finite(model, path)
     return model.eval()
-
-
-def load_encoder(load: Callable[..., Any], path: Any, *arguments: Any, **options: Any) -> Any:
-    """Loads an encoder for sentence vectors, without pooler, by `load_checked`.
-
-    Args:
-        load: `AutoModel.from_pretrained`, which gives BERT as `BareBert`.
-        path: As for `load`, like the other arguments.
-    """
-
-    def load_without_pooler(**extra: Any) -> tuple[Any, dict[str, Any]]:
-        model, info = load(path, *arguments, **options | extra)
-        if isinstance(model, BareBert):
-            model.__class__ = BertModel
-        elif family_of(model) is not None:
-            model.pooler = None
-        missing = {name for name in info["missing_keys"] if not name.startswith("pooler.")}
-        return model, info | {"missing_keys": missing}
-
-    remedy = "restore them, or name another checkpoint"
-    return load_checked(load_without_pooler, path, "the encoder", remedy)
 
 
 def loading_options(dtype: str | torch.dtype | None, prepare: bool) -> dict[str, torch.dtype]:
@@ -241,11 +206,11 @@ def tokenizer_class(settings: Mapping[str, Any], config: Mapping[str, Any]) -> T
 def named_tokenizer(path: str, place: Mapping[str, Any]) -> TokenizerClass:
     """The class of the tokenizer of a folder or hub id; arguments as for `load_tokenizer`."""
     return tokenizer_class(
-        _fields(path, TOKENIZER_CONFIG, place), _fields(path, CONFIG_NAME, place)
+        read_fields(path, TOKENIZER_CONFIG, place), read_fields(path, CONFIG_NAME, place)
     )
 
 
-def _fields(path: str, name: str, place: Mapping[str, Any]) -> dict[str, Any]:
+def read_fields(path: str, name: str, place: Mapping[str, Any]) -> dict[str, Any]:
     """The content of a checkpoint's JSON file; {} without the file."""
     file = cached_file(
         path,

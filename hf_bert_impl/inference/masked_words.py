@@ -8,9 +8,8 @@ from typing import Any
 import torch
 
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.families.adapter import MaskedLM, is_masked_lm
 from hf_bert_impl.finite import check_numbers
-from hf_bert_impl.inference.batching import Ids, packed_inputs
+from hf_bert_impl.inference.batching import Ids, padded_inputs
 
 
 def encode_masked(tokenizer: Any, text: str, limit: int) -> Ids:
@@ -58,11 +57,9 @@ def best_tokens(
         first, each with `token`, `id` and `probability`.
     """
     mask_id = tokenizer.mask_token_id
-    inputs = packed_inputs(rows, None, model.device)
-    here = inputs["input_ids"] == mask_id
-    states = model.base_model(**inputs, return_dict=True).last_hidden_state[here]  # (masks, D)
-    head = MaskedLM(model).scores if is_masked_lm(model) else model.cls
-    scores = head(states).float()  # (masks, V)
+    inputs = padded_inputs([{"input_ids": row} for row in rows], tokenizer, model.device)
+    logits = model(**inputs, return_dict=True).logits  # (B, S, V)
+    scores = logits[inputs["input_ids"] == mask_id].float()  # (masks, V)
     check_numbers(scores, model)
     best = scores.softmax(dim=-1).topk(min(top_k, scores.shape[-1]))
     convert = tokenizer.convert_ids_to_tokens

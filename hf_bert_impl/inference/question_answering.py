@@ -34,7 +34,7 @@ from hf_bert_impl.errors import InputError
 from hf_bert_impl.families.table import family_of, longest_sequence
 from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.inference.answer_options import AnswerOptions
-from hf_bert_impl.inference.batching import packed_inputs
+from hf_bert_impl.inference.batching import padded_inputs
 from hf_bert_impl.inference.joined_calls import JoinedCalls
 from hf_bert_impl.inference.loading import (
     budget_for,
@@ -132,6 +132,7 @@ class QuestionAnsweringPipeline(Pipeline):
                 "hf_bert_impl.BertForQuestionAnswering, or leave `batch_invariant` out."
             )
         super().__init__(model=model.eval(), tokenizer=tokenizer, **kwargs)
+        self._has_types = is_bert or "token_type_ids" in tokenizer.model_input_names
         #: Number of tokens computed so far.
         self.tokens = 0
         self._joined = JoinedCalls(self._cut_questions, self._question_logits, TOKEN_BUDGET)
@@ -305,15 +306,24 @@ class QuestionAnsweringPipeline(Pipeline):
         config = self.model.config
         return longest_sequence(config) if hasattr(config, "max_position_embeddings") else None
 
-    def preprocess(self, input_: Sequence[Pair], **parameters: Any) -> list[list[Window]]:
-        """The windows of each question with its context; see `windows.cut_windows`."""
-        for question, context in input_:
+    def check(self, pairs: Sequence[Pair], **parameters: Any) -> None:
+        """Checks the arguments of a call.
+
+        Raises:
+            ValueError: A question or a context is empty, or a number is out of range.
+        """
+        self._by_step(parameters)
+        for question, context in pairs:
             for name, text in (("question", question), ("context", context)):
                 if not text.strip():
                     raise InputError(
                         f"The {name} is empty (question {question[:60]!r}, context "
                         f"{context[:60]!r}). Add its text."
                     )
+
+    def preprocess(self, input_: Sequence[Pair], **parameters: Any) -> list[list[Window]]:
+        """The windows of each question with its context; see `windows.cut_windows`."""
+        self.check(input_)
         limits = (MAX_SEQ_LEN, self._limit() or MAX_SEQ_LEN, self.tokenizer.model_max_length)
         return cut_windows(self.tokenizer, input_, **{"max_seq_len": min(limits)} | parameters)
 
@@ -322,30 +332,14 @@ class QuestionAnsweringPipeline(Pipeline):
         windows: list[Window] = input_tensors["windows"]
         lengths = [len(window) for window in windows]
         self.tokens += sum(lengths)
-        packed = isinstance(self.model, BertPreTrainedModel)
-        if packed:
-            types = [window.token_type_ids for window in windows]
-            inputs = packed_inputs([window.input_ids for window in windows], types, self.device)
-        else:
-            inputs = self._padded(windows)
-        outputs = self.model(**inputs, return_dict=True)
-
-        def each(logits: Tensor) -> list[Tensor]:
-            if packed:
-                return list(logits[0].float().split(lengths))
-            return [row[:length] for row, length in zip(logits.float(), lengths, strict=True)]
-
-        return {"start": each(outputs.start_logits), "end": each(outputs.end_logits)}
-
-    def _padded(self, windows: Sequence[Window]) -> dict[str, Tensor]:
-        """The windows as rows, (windows, longest W), for models of other classes."""
-        rows = {
-            "input_ids": [window.input_ids for window in windows],
-            "token_type_ids": [window.token_type_ids for window in windows],
-        }
-        batch = self.tokenizer.pad(rows, padding_side="right", return_tensors="pt")
-        names = self.tokenizer.model_input_names
-        return {k: v.to(self.device) for k, v in batch.items() if k in names}
+        names = ("input_ids", "token_type_ids")[: 1 + self._has_types]
+        rows = [{name: getattr(window, name) for name in names} for window in windows]
+        outputs = self.model(**padded_inputs(rows, self.tokenizer, self.device), return_dict=True)
+        starts, ends = (
+            [row[:length] for row, length in zip(logits.float(), lengths, strict=True)]
+            for logits in (outputs.start_logits, outputs.end_logits)
+        )
+        return {"start": starts, "end": ends}
 
     def postprocess(
         self,

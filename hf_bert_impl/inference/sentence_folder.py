@@ -7,16 +7,19 @@ config_sentence_transformers.json.
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.json_files import check_text, read_json, write_json
+from hf_bert_impl.inference.loading import read_fields
 
 MODULES = "modules.json"
 TRANSFORMER_CONFIG = "sentence_bert_config.json"
+SENTENCE_CONFIG = "config_sentence_transformers.json"
 #: Files in the folder itself; modules other than BERT have their own folders.
-SENTENCE_FILES = (MODULES, "config_sentence_transformers.json", TRANSFORMER_CONFIG)
+SENTENCE_FILES = (MODULES, SENTENCE_CONFIG, TRANSFORMER_CONFIG)
 
 #: Fields that sentence-transformers does not check.
 _FIELDS: dict[str, tuple[Any, str]] = {
@@ -61,6 +64,28 @@ def read_modules(folder: str | os.PathLike[str]) -> list[tuple[str, str]] | None
             )
         modules.append((kind.rpartition(".")[2], path))
     return modules
+
+
+def check_type(path: str, kind: str, place: Mapping[str, Any]) -> None:
+    """Raises InputError if a model of sentence-transformers was saved by another class.
+
+    Args:
+        path: A folder or a hub id.
+        kind: The class that would load it, such as "SentenceTransformer".
+        place: `revision`, `token` and the like for `read_fields`.
+    """
+    saved = model_type(path, place)
+    if saved not in (None, kind):
+        raise InputError(
+            f"{path} is a {saved} of sentence-transformers, not a {kind}. Load it with "
+            f"sentence_transformers.{saved}, and give that to hf_bert_impl.optimize."
+        )
+
+
+def model_type(path: str, place: Mapping[str, Any]) -> str | None:
+    """The class of sentence-transformers that saved a model; None if unknown."""
+    kind = read_fields(path, SENTENCE_CONFIG, place).get("model_type")
+    return kind if isinstance(kind, str) else None
 
 
 def check_modules(folder: str | os.PathLike[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 from fastapi.responses import JSONResponse
@@ -13,6 +14,9 @@ from hf_bert_impl.files.json_files import check_text
 from hf_bert_impl.serving.model_worker import Backend, Computed, Refused, Unavailable
 from hf_bert_impl.serving.options import ServingOptions
 
+LOG = logging.getLogger(__name__)
+#: What clients read of errors that are not theirs.
+FAULT = "an error of the server, which its log has"
 #: Bounds of the histogram of seconds.
 BOUNDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60)
 #: The headers of an error that will soon be over.
@@ -83,6 +87,9 @@ class Admission:
             raise Problem(504, late) from None
         except Unavailable:
             raise Problem(503, "the model is being started again; try again", SOON) from None
+        except Exception as error:
+            LOG.exception("A request could not be computed.")
+            raise Problem(500, FAULT) from error
         finally:
             self._texts -= len(items)
         if isinstance(result, Refused):

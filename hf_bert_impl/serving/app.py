@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 
 from hf_bert_impl import __version__
 from hf_bert_impl.data.token_budget import TOKEN_BUDGET
-from hf_bert_impl.serving.admission import SOON, Admission, Problem
+from hf_bert_impl.serving.admission import FAULT, SOON, Admission, Problem
 from hf_bert_impl.serving.model_worker import Backend, Unavailable
 from hf_bert_impl.serving.options import PATHS, ServingOptions
 from hf_bert_impl.serving.routes import ROUTES, check_model
@@ -110,16 +110,13 @@ def _add_descriptions(app: FastAPI, admission: Admission) -> None:
 def _add_errors(app: FastAPI, task: str) -> None:
     """Turns each error into a response in one line."""
 
-    @app.exception_handler(Problem)
-    async def _problem(request: Request, problem: Problem) -> Response:
-        return problem.response()
-
-    @app.exception_handler(RequestValidationError)
-    async def _invalid(request: Request, error: RequestValidationError) -> Response:
-        return Problem(400, _reason(error)).response()
-
-    @app.exception_handler(HTTPException)
-    async def _missing(request: Request, error: HTTPException) -> Response:
+    async def respond(request: Request, error: Exception) -> Response:
+        if isinstance(error, RequestValidationError):
+            return Problem(400, _reason(error)).response()
+        if not isinstance(error, HTTPException):
+            return Problem(500, FAULT).response()
+        if isinstance(error, Problem):
+            return error.response()
         remedy = {
             400: "send JSON in UTF-8",
             404: f"post to {PATHS[task]}; this server's model is for {task}",
@@ -127,9 +124,8 @@ def _add_errors(app: FastAPI, task: str) -> None:
         }.get(error.status_code, "change the request")
         return Problem(error.status_code, f"{error.detail}; {remedy}", error.headers).response()
 
-    @app.exception_handler(Exception)
-    async def _bug(request: Request, error: Exception) -> Response:
-        return Problem(500, "an error of the server, which its log has").response()
+    for kind in (HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, respond)
 
 
 def _reason(error: RequestValidationError) -> str:

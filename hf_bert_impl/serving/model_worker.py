@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import copy
 import dataclasses
-import functools
-from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import torch
 
 from hf_bert_impl.checkpoints import open_checkpoint
-from hf_bert_impl.data.option_ranges import Range
-from hf_bert_impl.distributed.batch_tasks import Answer, Classify, EmbedTexts, ScorePairs
-from hf_bert_impl.errors import InputError, check_offsets
-from hf_bert_impl.inference.sentence_folder import read_modules
-from hf_bert_impl.text_encoder import TextEncoder
-
-#: The class that loads the model of each task, and its attribute that computes.
-PREDICTORS: dict[str, tuple[Any, str]] = {
-    "embed": (EmbedTexts, "encoder"),
-    "rerank": (ScorePairs, "classifier"),
-    "classify": (Classify, "classifier"),
-    "answer": (Answer, "answering"),
-}
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.freed_memory import keep_freed_memory
+from hf_bert_impl.inference.sentence_folder import model_type, read_modules
+from hf_bert_impl.serving.tasks import TASKS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,9 +69,10 @@ def task_of(model: str) -> str:
     Raises:
         ValueError, OSError: The model does not exist or cannot be served.
     """
-    # sentence-transformers lists one module for a cross-encoder, and more for an encoder.
-    if len(read_modules(model) or ()) > 1:
-        return "embed"
+    saved_by = model_type(model, {})
+    if len(read_modules(model) or ()) > 1 or saved_by not in (None, "CrossEncoder"):
+        # The classes that load them refuse other models of sentence-transformers.
+        return "rerank" if saved_by == "CrossEncoder" else "embed"
     checkpoint = open_checkpoint(model, with_tokenizer=True, any_family=True)
     if checkpoint.architecture.endswith("ForQuestionAnswering"):
         return "answer"
@@ -103,7 +92,7 @@ class ModelWorker:
         model: A folder or a hub id.
         dtype: As of `prepare_for_inference`; None for the dtype of the saved weights.
         normalize: Make vectors of length 1.
-        threads: Threads of torch; None leaves torch's number.
+        threads: Threads of torch, in a process of its own; None leaves torch's number.
     """
 
     def __init__(
@@ -115,24 +104,13 @@ class ModelWorker:
         normalize: bool = False,
         threads: int | None = None,
     ) -> None:
-        load, attribute = PREDICTORS[task]
-        is_encoder, self.normalize = task == "embed", normalize
-        #: The encoder, classifier or question-answering pipeline.
-        self.predictor: Any = getattr(load(model, dtype=dtype, threads=threads), attribute)
-        # The predictor's thread sets the truncation of its own tokenizer. This copy never cuts, so
-        # that any thread can use it.
-        self._uncut = copy.deepcopy(self.predictor.tokenizer)
-        self._uncut("", truncation=False)
-        self._compute = getattr(self, f"_{task}")
-        self._bert = self.predictor.transformers_model if is_encoder else self.predictor.model
-        length = "max_seq_length" if is_encoder else "max_length"
-        self.info = ModelInfo(
-            name,
-            task,
-            labels=tuple(self.predictor.labels) if task == "classify" else (),
-            max_length=getattr(self.predictor, length, None),
-            dtype=str(self._bert.dtype).removeprefix("torch."),
-        )
+        if threads is not None:
+            keep_freed_memory()
+            torch.set_num_threads(threads)
+        self.task = TASKS[task](model, dtype)
+        self.task.normalize = normalize
+        kind = str(self.task.bert.dtype).removeprefix("torch.")
+        self.info = ModelInfo(name, task, self.task.labels, self.task.max_length, kind)
 
     async def check(self) -> ModelInfo:
         """Public facts about the model; an answer shows that the worker is alive."""
@@ -143,119 +121,16 @@ class ModelWorker:
 
         Args:
             items: Texts; or pairs of texts: query and document, question and context.
-            options: Arguments of the method of this task below.
+            options: Arguments of the task's `prepare`.
 
         Returns:
             The results, in the order of the items.
         """
         try:
-            return Computed(*await self._compute(items, **options))
-        except (ValueError, TypeError) as error:
+            call = await self.task.prepare(items, **options)
+        except InputError as error:
             return Refused(str(error))
-
-    async def _embed(
-        self,
-        texts: list[str],
-        prompt_name: str | None = None,
-        normalize: bool | None = None,
-        dimensions: int | None = None,
-        **cut: Any,
-    ) -> tuple[Any, int]:
-        encoder = self.predictor
-        if dimensions is not None:
-            width = Range(1, encoder.get_embedding_dimension(), whole=True)
-            width.check("`dimensions`", dimensions)
-        if normalize is None:
-            normalize = self.normalize or dimensions is not None
-        before = encoder._resolve_prompt(None, prompt_name) or ""
-        chosen = await self._cutting([before + text for text in texts], **cut)
-        return await chosen.encode_async(
-            texts,
-            prompt_name,
-            normalize_embeddings=normalize,
-            truncate_dim=dimensions,
-            return_tokens=True,
-        )
-
-    async def _rerank(
-        self,
-        pairs: list[Any],
-        raw_scores: bool = False,
-        max_tokens_per_doc: int | None = None,
-        **cut: Any,
-    ) -> tuple[Any, int]:
-        queries: Sequence[str]
-        texts: Sequence[str]
-        queries, texts = zip(*pairs, strict=True)
-        if max_tokens_per_doc is not None:
-            texts = await asyncio.to_thread(self._first_tokens, texts, max_tokens_per_doc)
-        classifier = await self._cutting(list(zip(queries, texts, strict=True)), **cut)
-        logits, tokens = await classifier.logits_async(queries, texts)
-        scores = logits if raw_scores else classifier.probabilities(logits)
-        return scores[:, 0], tokens
-
-    async def _classify(
-        self, items: list[Any], function: str | None = None, **cut: Any
-    ) -> tuple[Any, int]:
-        pairs = [item for item in items if not isinstance(item, str)]
-        if pairs and len(pairs) < len(items):
-            raise InputError("the request mixes texts and pairs of texts. Send two requests.")
-        columns = zip(*pairs, strict=True) if pairs else (items,)
-        classifier = await self._cutting(items, **cut)
-        logits, tokens = await classifier.logits_async(*columns)
-        return classifier.probabilities(logits, function), tokens
-
-    async def _answer(self, pairs: list[Any], **options: Any) -> tuple[Any, int]:
-        answers, tokens = await self.predictor.answer_async(pairs, **options)
-        return [one if isinstance(one, list) else [one] for one in answers], tokens
-
-    async def _cutting(
-        self, items: list[Any], truncate: bool = True, direction: str | None = None
-    ) -> Any:
-        """The encoder or classifier that cuts long items on the side of a request.
-
-        Raises:
-            InputError: An item is longer than the model takes, and the request forbids cutting.
-        """
-        if not truncate:
-            limit = self.info.max_length or 0
-            for index, length in enumerate(await asyncio.to_thread(self._lengths, items)):
-                if length > limit:
-                    raise InputError(
-                        f"text {index} has {length} tokens, the limit is {limit}. Send "
-                        '"truncate": true.'
-                    )
-        own = self.predictor.tokenizer.truncation_side
-        return self.predictor if direction is None or direction.lower() == own else self._turned
-
-    @functools.cached_property
-    def _turned(self) -> Any:
-        """A copy of the predictor with the same model, which cuts long texts on the other side."""
-        turned = copy.deepcopy(self.predictor, {id(self._bert): self._bert})
-        is_right = turned.tokenizer.truncation_side == "right"
-        turned.tokenizer.truncation_side = "left" if is_right else "right"
-        return turned
-
-    def _lengths(self, items: list[Any]) -> list[int]:
-        if isinstance(self.predictor, TextEncoder) and self.predictor[0].do_lower_case:
-            items = [text.lower() for text in items]
-        encoded = self._uncut(items, truncation=False, verbose=False)
-        return list(map(len, encoded["input_ids"]))
-
-    def _first_tokens(self, texts: Sequence[str], count: int) -> list[str]:
-        """Texts, each cut after a number of tokens."""
-        check_offsets(self._uncut)
-        encoded = self._uncut(
-            list(texts),
-            truncation=False,
-            verbose=False,
-            add_special_tokens=False,
-            return_offsets_mapping=True,
-        )
-        return [
-            text if len(offsets) <= count else text[: offsets[count - 1][1]]
-            for text, offsets in zip(texts, encoded["offset_mapping"], strict=True)
-        ]
+        return Computed(*await call)
 
 
 def scores_in_order(scores: np.ndarray) -> list[int]:

@@ -9,7 +9,7 @@ from hf_bert_impl.errors import check_choice
 
 #: The environment variable that holds the key of clients.
 KEY_VARIABLE = "HF_BERT_API_KEY"
-#: Maximum seconds for the head of a request to arrive, and for its body.
+#: Maximum seconds for the body of a request to arrive.
 READ_SECONDS = 20.0
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 #: The tasks of served models, each with its main path.
@@ -54,7 +54,7 @@ class ServingOptions:
 
     @property
     def read_seconds(self) -> float:
-        """Seconds for the head of a request to arrive, and for its body."""
+        """Seconds for the body of a request to arrive."""
         return min(READ_SECONDS, self.timeout)
 
     def check(self) -> None:

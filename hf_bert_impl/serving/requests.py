@@ -1,15 +1,15 @@
 """Bodies of requests, in the shapes of the clients that exist.
 
-`/v1/embeddings` is OpenAI's. `/rerank` is Cohere's and text-embeddings-inference's (TEI). `/embed`,
-`/similarity` and `/predict` are TEI's. All others are those of the hub's inference API. A null
-field counts as not sent. Fields that change no number here are ignored.
+`/v1/embeddings` is OpenAI's. `/rerank` is Cohere's and text-embeddings-inference's (TEI's), and
+`/embed` is TEI's. All others are those of the hub's inference API. A null field counts as not sent.
+Fields that change no number here are ignored. Types are strict: neither true nor "8" is a number.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 Count = Annotated[int, Field(ge=1)]
 #: A text or a list of texts, as a list.
@@ -18,7 +18,11 @@ Texts = Annotated[
 ]
 
 
-class _Body(BaseModel):
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class _Body(_Strict):
     @model_validator(mode="before")
     @classmethod
     def _sent(cls, body: Any) -> Any:
@@ -38,48 +42,55 @@ class _Cut(_Body):
     truncation_direction: Literal["left", "right", "Left", "Right"] | None = None
 
     def cut(self) -> dict[str, Any]:
-        """These fields as options of a worker."""
+        """These fields as options of a task."""
         return {"truncate": self.truncate, "direction": self.truncation_direction}
 
 
-class EmbeddingsRequest(_Cut):
+class _Vectors(_Cut):
+    dimensions: int | None = None
+    prompt_name: str | None = None
+
+
+class EmbeddingsRequest(_Vectors):
     """OpenAI's."""
 
     input: Texts
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = None
-    prompt_name: str | None = None
 
 
-class Comparison(BaseModel):
-    """A sentence, and others to compare it with."""
+class Comparison(_Strict):
+    """A sentence, and others to compare it with: the hub's."""
 
     source_sentence: str
     sentences: list[str]
 
 
-class EmbedRequest(_Cut):
+class EmbedRequest(_Vectors):
     """TEI's and the hub's."""
 
     inputs: Texts | Comparison
     normalize: bool | None = None
-    dimensions: int | None = None
-    prompt_name: str | None = None
+
+
+class Document(_Strict):
+    """Cohere's document with fields, of which one is the text."""
+
+    text: str
 
 
 class RerankRequest(_Cut):
     """Cohere's, with `documents`, or TEI's, with `texts`."""
 
     query: str
-    documents: list[str | dict[str, Any]] | None = None
+    documents: list[str | Document] | None = None
     texts: list[str] | None = None
     model: str | None = None
     top_n: Count | None = None
     return_documents: bool = False
     return_text: bool = False
     raw_scores: bool = False
-    rank_fields: list[str] = ["text"]
+    rank_fields: list[Literal["text"]] | None = None
     max_tokens_per_doc: Count | None = None
 
 
@@ -93,7 +104,7 @@ class ClassifyRequest(_Cut):
     raw_scores: bool = False
 
 
-class Question(BaseModel):
+class Question(_Strict):
     """A question, and the text that has its answer."""
 
     question: str

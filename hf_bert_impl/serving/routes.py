@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from hf_bert_impl.serving.admission import Admission, Problem
-from hf_bert_impl.serving.model_worker import Computed, scores_in_order
+from hf_bert_impl.serving.model_worker import scores_in_order
 from hf_bert_impl.serving.requests import (
     AnswerRequest,
     ClassifyRequest,
@@ -33,21 +33,11 @@ def check_model(admission: Admission, model: str | None) -> None:
 def add_embed(app: FastAPI, admission: Admission) -> None:
     """Adds the paths of a sentence encoder: OpenAI's, TEI's and the hub's."""
 
-    async def compute(
-        texts: list[str], body: EmbeddingsRequest | EmbedRequest, normalize: bool | None
-    ) -> Computed:
-        return await admission.compute(
-            texts,
-            prompt_name=body.prompt_name,
-            normalize=normalize,
-            dimensions=body.dimensions,
-            **body.cut(),
-        )
-
     @app.post("/v1/embeddings")
     async def embeddings(body: EmbeddingsRequest) -> JSONResponse:
         check_model(admission, body.model)
-        vectors, tokens = await compute(body.input, body, None)
+        options = {"prompt_name": body.prompt_name, "dimensions": body.dimensions}
+        vectors, tokens = await admission.compute(body.input, **options, **body.cut())
         is_packed = body.encoding_format == "base64"
         data = [
             {
@@ -63,19 +53,16 @@ def add_embed(app: FastAPI, admission: Admission) -> None:
 
     @app.post("/")
     @app.post("/embed")
-    @app.post("/similarity")
     async def embed(body: EmbedRequest, request: Request) -> JSONResponse:
-        given, path = body.inputs, request["path"]
-        if isinstance(given, Comparison):
-            texts = [given.source_sentence, *given.sentences]
-            first, *others = (await compute(texts, body, True)).values
-            return JSONResponse([float(first @ other) for other in others])
-        if path == "/similarity":
-            raise Problem(400, "`inputs` has no `source_sentence` and `sentences`; send both")
-        normalize = body.normalize
-        if normalize is None and path == "/embed":
+        given, normalize = body.inputs, body.normalize
+        compared = given if isinstance(given, Comparison) else None
+        texts: Any = [compared.source_sentence, *compared.sentences] if compared else given
+        if compared or (normalize is None and request["path"] == "/embed"):
             normalize = True  # TEI's default; at / the model's own length, as on the hub
-        return JSONResponse((await compute(given, body, normalize)).values.tolist())
+        options = {"prompt_name": body.prompt_name, "dimensions": body.dimensions}
+        result = await admission.compute(texts, normalize=normalize, **options, **body.cut())
+        vectors = result.values
+        return JSONResponse((vectors[1:] @ vectors[0] if compared else vectors).tolist())
 
 
 def add_rerank(app: FastAPI, admission: Admission) -> None:
@@ -91,10 +78,8 @@ def add_rerank(app: FastAPI, admission: Admission) -> None:
             raise Problem(400, "give `documents` (as Cohere) or `texts` (as TEI), and not both")
         if not body.query.strip():
             raise Problem(400, "`query` is empty; send a text")
-        texts = [
-            _text_of(index, document, body.rank_fields)
-            for index, document in enumerate(body.documents or body.texts or [])
-        ]
+        documents = body.documents or body.texts or []
+        texts = [document if isinstance(document, str) else document.text for document in documents]
         result = await admission.compute(
             [(body.query, text) for text in texts],
             raw_scores=body.raw_scores,
@@ -120,18 +105,15 @@ def add_classify(app: FastAPI, admission: Admission) -> None:
 
     @app.post("/")
     @app.post("/classify")
-    @app.post("/predict")
-    async def classify(body: ClassifyRequest, request: Request) -> JSONResponse:
-        given, is_one = body.inputs, isinstance(body.inputs, str)
-        # In TEI's form a list of texts is one input, a text or a pair; elsewhere it is many.
-        if request["path"] == "/predict" and all(isinstance(item, str) for item in given):
-            is_one = True
-        several: list[Any] = [given] if is_one else list(given)
-        inputs = [[item] if isinstance(item, str) else item for item in several]
-        for index, texts in enumerate(inputs):
+    async def classify(body: ClassifyRequest) -> JSONResponse:
+        is_one = isinstance(body.inputs, str)
+        inputs = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+        items: list[Any] = []
+        for index, item in enumerate(inputs):
+            texts = (item,) if isinstance(item, str) else tuple(item)
             if len(texts) not in (1, 2):
                 raise Problem(400, f"input {index} has {len(texts)} texts; send one, or a pair")
-        items = [texts[0] if len(texts) == 1 else tuple(texts) for texts in inputs]
+            items.append(texts if len(texts) == 2 else texts[0])
         function = "none" if body.raw_scores else body.function_to_apply
         result = await admission.compute(items, function=function, **body.cut())
         labels = admission.backend.info.labels
@@ -167,19 +149,6 @@ ROUTES: dict[str, Callable[[FastAPI, Admission], None]] = {
     "classify": add_classify,
     "answer": add_answer,
 }
-
-
-def _text_of(index: int, document: str | dict[str, Any], fields: list[str]) -> str:
-    if isinstance(document, str):
-        return document
-    values = [document[field] for field in fields if field in document]
-    if not values or not all(isinstance(value, str) for value in values):
-        names = " or ".join(f"`{field}`" for field in fields)
-        raise Problem(
-            400,
-            f'Document {index} has no {names} that is a text. Give a text or {{"text": ...}}.',
-        )
-    return "\n".join(values)
 
 
 def _base64(vector: np.ndarray) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import logging
@@ -66,7 +65,6 @@ def serve(model: str, options: ServingOptions, ready: Callable[[str, ModelInfo],
     ):
         config = uvicorn.Config(
             make_app(backend, options, os.environ.get(KEY_VARIABLE) or None),
-            http=_protocol(options.read_seconds),
             ws="none",
             log_level="warning",
             timeout_graceful_shutdown=options.drain,
@@ -91,40 +89,6 @@ def _server(config: Any, on_start: Callable[[], None]) -> Any:
             on_start()
 
     return Server(config)
-
-
-def _protocol(seconds: float) -> type[asyncio.Protocol]:
-    """uvicorn's HTTP, which closes a connection whose next head takes longer to arrive."""
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol
-
-    class Protocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
-        _timer: asyncio.TimerHandle | None = None
-
-        def _expect_head(self) -> None:
-            self._timer = asyncio.get_running_loop().call_later(seconds, self.transport.close)
-
-        def _stop(self) -> None:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._expect_head()
-
-        def data_received(self, data: bytes) -> None:
-            before = self.cycle
-            super().data_received(data)
-            if self.cycle is not before:
-                self._stop()
-            elif self._timer is None and before.response_complete:
-                self._expect_head()
-
-        def connection_lost(self, error: Exception | None) -> None:
-            self._stop()
-            super().connection_lost(error)
-
-    return Protocol
 
 
 def _bound_socket(host: str, port: int) -> socket.socket:

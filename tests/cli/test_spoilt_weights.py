@@ -62,7 +62,6 @@ def test_no_pipeline_gives_numbers_that_are_not_finite(dtype, save_tiny):
         sparse,
         lambda: encoder.encode(TEXTS),
         lambda: encoder.encode(TEXTS, output_value="token_embeddings"),
-        lambda: next(encoder.encode_stream(TEXTS, normalize_embeddings=True)),
         lambda: asyncio.run(encoder.encode_async(TEXTS)),
         lambda: answering(**pair),
         lambda: asyncio.run(answering.answer_async([pair])),

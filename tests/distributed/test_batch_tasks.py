@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hf_bert_impl import BertForMaskedLM, TextEncoder
-from hf_bert_impl.distributed import Answer, Classify, EmbedTexts, FillMask, ScorePairs
+from hf_bert_impl.distributed import Answer, Classify, EmbedTexts, FillMask
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.masked_words import best_tokens
 from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
@@ -53,20 +53,6 @@ def test_labels_are_those_of_the_model_alone(models):
     assert np.array_equal(apart["score"], found["score"])
 
 
-def test_scores_are_those_of_the_model_alone(models):
-    folder = models("BertForSequenceClassification", 1)
-    batch = {"query": [f"number {n} ?" for n in range(len(TEXTS))], "text": TEXTS}
-    logits = ScorePairs(folder, probabilities=False)
-    model, tokenizer = logits.classifier.model, logits.classifier.tokenizer
-    for query, text, logit in zip(batch["query"], TEXTS, logits(batch)["score"], strict=True):
-        with torch.inference_mode():
-            inputs = tokenizer(query, text, return_tensors="pt", truncation=True, max_length=31)
-            assert logit == pytest.approx(float(model(**inputs).logits), abs=1e-5)
-    found = ScorePairs(folder)(batch)["score"]
-    assert np.abs(1 / (1 + np.exp(-logits(batch)["score"].astype(float))) - found).max() < 1e-6
-    assert np.array_equal(in_batches(ScorePairs(folder), batch, [30, 1, 22])["score"], found)
-
-
 def test_answers_are_those_of_the_pipeline(models):
     folder = models("BertForQuestionAnswering", 2)
     batch = {"question": ["what sat ?", "what number ?"], "context": TEXTS[3:5]}
@@ -100,7 +86,6 @@ def test_masks_are_filled(models):
     [
         (EmbedTexts, "BertModel", 3, ["text"]),
         (Classify, "BertForSequenceClassification", 3, ["text"]),
-        (ScorePairs, "BertForSequenceClassification", 1, ["query", "text"]),
         (Answer, "BertForQuestionAnswering", 2, ["question", "context"]),
         (FillMask, "BertForMaskedLM", 3, ["text"]),
     ],
@@ -120,9 +105,9 @@ def test_an_empty_batch_and_bad_rows(models, kind, head, labels, columns):
     ):
         with pytest.raises(InputError, match=words):
             task(batch)
-    if kind is ScorePairs:
-        with pytest.raises(InputError, match="has 3 labels; a cross-encoder has one"):
-            kind(models(head, 3))
+    if kind is Classify:
+        with pytest.raises(InputError, match=r"has one label.*CrossEncoder"):
+            kind(models(head, 1))
     with pytest.raises(InputError, match="threads"):
         kind(models(head, labels), threads=-1)
     again = pickle.dumps(task)

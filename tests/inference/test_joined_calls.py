@@ -11,12 +11,13 @@ import weakref
 
 import numpy as np
 import pytest
-import torch
 
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.inference.joined_calls import JoinedCalls
 from tests.inference.encoder_cases import LONG, TEXTS, assert_near
 
+#: The prompt and the form of calls without options.
+ALIKE = ("", False, None)
 SECONDS = 20  # after which a test fails that would hang
 
 
@@ -52,7 +53,7 @@ class Watched:
         self.batches, self.threads = [], set()
         self.gate, self.begun = threading.Event(), threading.Event()
         self.gate.set()
-        vectors = encoder._vectors
+        vectors = encoder._encoded
 
         def watch(batch, kind):
             self.batches.append(len(batch))
@@ -125,9 +126,9 @@ def test_batches_keep_to_the_budget_the_order_and_the_kind(encoder):
 
     def compute(batch, kind):
         batches.append((kind, [len(ids) for ids in batch]))
-        return encoder._vectors(batch, kind)
+        return encoder._encoded(batch, ALIKE)
 
-    joined = JoinedCalls(encoder._rows, compute, 20)
+    joined = JoinedCalls(encoder._counted, compute, 20)
     given = [("a", 0), ("a a a", 0), (LONG, 0), ("a", 0), ("a", 0), ("a", 3), ("a", 0)]
     run_all(*(result(joined, [text], kind) for text, kind in given))
     assert batches == [(0, [3, 5]), (0, [31]), (0, [3, 3]), (3, [3]), (0, [3])]
@@ -163,17 +164,15 @@ def test_a_cancelled_call_is_not_computed(encoder, watched):
 
 @pytest.mark.parametrize("place", ["tokenize", "compute", "finish", "thread"])
 def test_an_error_comes_to_its_own_caller(encoder, monkeypatch, place):
-    unlucky = encoder._rows(["river"])[0].tokens["input_ids"]
-
     def fail(*_):
         raise RuntimeError
 
     def tokenize(texts):
-        return fail() if place == "tokenize" and "river" in texts else encoder._rows(texts)
+        return fail() if place == "tokenize" and "river" in texts else encoder._counted(texts)
 
     def compute(batch, kind):
-        is_in = any(torch.equal(row.tokens["input_ids"], unlucky) for row in batch)
-        return fail() if place == "compute" and is_in else encoder._vectors(batch, kind)
+        is_in = any(one.item == "river" for one in batch)
+        return fail() if place == "compute" and is_in else encoder._encoded(batch, ALIKE)
 
     def finish(rows):
         return fail() if place == "finish" and len(rows) == 3 else len(rows)

@@ -12,6 +12,7 @@ HEADS = {
     "rerank": ("BertForSequenceClassification", {"num_labels": 1}),
     "classify": ("BertForSequenceClassification", {"num_labels": 3}),
     "answer": ("BertForQuestionAnswering", {}),
+    "fill-mask": ("BertForMaskedLM", {}),
 }
 #: Unlike each other in length.
 TEXTS = [f"the cat {'sat on the mat ' * (n % 7)}number {n}" for n in range(23)]

@@ -9,15 +9,26 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 
 import httpx
-from sentence_transformers import CrossEncoder, SentenceTransformer, models
+import torch
+from sentence_transformers import (
+    CrossEncoder,
+    MultiVectorEncoder,
+    SentenceTransformer,
+    SparseEncoder,
+    models,
+)
+from sentence_transformers.base.modules import Dense
 
-from hf_bert_impl import TextEncoder
-from hf_bert_impl.distributed import ScorePairs
+from hf_bert_impl import BertTokenizer, TextEncoder
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.finite import NotFinite
 from hf_bert_impl.serving import model_worker
 from hf_bert_impl.serving.app import make_app
 from hf_bert_impl.serving.model_worker import ModelWorker, Unavailable, task_of
 from hf_bert_impl.serving.options import ServingOptions
+from tests.families.cases import random_stock
 from tests.serving.conftest import TEXTS
+from tests.support.checkpoints import save_checkpoint
 
 QUESTION = {"question": "a", "context": "b"}
 LONG_PAIR = {"query": "a", "texts": ["b", "b " * 90], "truncate": False}
@@ -72,30 +83,80 @@ def test_vectors_are_those_of_the_encoder(worker, served):
         assert [row["index"] for row in found["data"]] == list(range(len(texts[part])))
         vectors = np.array([row["embedding"] for row in found["data"]], np.float32)
         assert np.array_equal(vectors, expected[part])
-        tokens = sum(map(len, worker("embed").predictor.tokenizer(texts[part])["input_ids"]))
+        tokens = sum(map(len, worker("embed").task.model.tokenizer(texts[part])["input_ids"]))
         assert found["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
-@pytest.mark.parametrize("path", ["/rerank", "/v2/rerank"])
-def test_pairs_are_scored_best_first(worker, served, path):
-    """In both shapes."""
-    pairs = {"query": ["who sat?"] * len(TEXTS), "text": TEXTS}
-    expected = ScorePairs(served("rerank"))(pairs)["score"]
-    order = np.argsort(-expected, kind="stable")
+PROMPTS = {"prompts": {"query": "nice to meet you "}, "default_prompt_name": "query"}
+
+
+def save_ranker(folder, kind, served):
+    """Saves a cross-encoder of a kind by sentence-transformers itself."""
+    if kind == "several modules":
+        first = models.Transformer(served("embed"), transformer_task="feature-extraction")
+        dense = Dense(30, 1, module_output_name="scores", activation_function=torch.nn.Tanh())
+        ranker = CrossEncoder(modules=[first, models.Pooling(30), dense], device="cpu")
+    else:
+        path = folder / "plain"
+        if kind == "other family":
+            sizes = {"pad_token_id": 0, "num_labels": 1, "max_position_embeddings": 40}
+            stock = random_stock("RobertaForSequenceClassification", 3, vocab_size=18, **sizes)
+            stock.save_pretrained(path)
+            BertTokenizer.from_pretrained(served("rerank")).save_pretrained(path)
+        else:
+            problem = {"problem_type": "regression"} if kind == "regression" else {}
+            sizes = {"num_labels": 1, "initializer_range": 0.4, **problem}
+            save_checkpoint(path, "BertForSequenceClassification", **sizes)
+        activation = {"identity": torch.nn.Identity(), "tanh": torch.nn.Tanh()}.get(kind)
+        options = PROMPTS if kind == "prompt" else {}
+        ranker = CrossEncoder(str(path), device="cpu", activation_fn=activation, **options)
+    ranker.save_pretrained(str(folder / "ranker"))
+    return str(folder / "ranker")
+
+
+RANKERS = ("sigmoid", "identity", "tanh", "regression", "prompt", "other family", "several modules")
+
+
+@pytest.mark.parametrize("kind", RANKERS)
+def test_pairs_are_scored_by_the_cross_encoder(served, tmp_path, kind):
+    """Best first, in both shapes, with the activation and the prompt that were saved."""
+    folder = save_ranker(tmp_path, kind, served)
+    worker = ModelWorker("small", task_of(folder), folder)
+    stock, pairs = CrossEncoder(folder, device="cpu"), [("who sat?", text) for text in TEXTS]
     plain = {"query": "who sat?", "texts": TEXTS}
-    tei = post(worker("rerank"), path, plain | {"return_text": True, "truncate": True})
-    assert [row["index"] for row in tei.json()] == order.tolist()
-    scores = np.array([row["score"] for row in tei.json()], np.float32)
-    assert np.array_equal(scores, expected[order])
-    assert [row["text"] for row in tei.json()] == [TEXTS[n] for n in order]
+    for raw in (False, True):
+        function = torch.nn.Identity() if raw else None
+        expected = stock.predict(pairs, activation_fn=function)
+        order = np.argsort(-expected, kind="stable")
+        tei = post(worker, "/rerank", plain | {"return_text": True, "raw_scores": raw}).json()
+        scores = np.array([row["score"] for row in tei])
+        np.testing.assert_allclose(scores, expected[order], atol=1e-5)
+        assert (np.diff(scores) <= 0).all() and expected.std() > 1e-4
+        assert [row["text"] for row in tei] == [TEXTS[row["index"]] for row in tei]
+    usual = post(worker, "/rerank", plain).json()
     documents = [{"text": text} if n % 2 else text for n, text in enumerate(TEXTS)]
-    cohere = post(worker("rerank"), path, {"query": "who sat?", "documents": documents, "top_n": 4})
-    found = cohere.json()["results"]
-    assert [row["index"] for row in found] == order[:4].tolist()
-    assert [row["relevance_score"] for row in found] == [row["score"] for row in tei.json()[:4]]
-    raw = post(worker("rerank"), path, plain | {"raw_scores": True})
-    logits = np.array([row["score"] for row in raw.json()])
-    assert np.allclose(1 / (1 + np.exp(-logits)), expected[order], atol=1e-6)
+    body = {"query": "who sat?", "documents": documents, "top_n": 4}
+    found = post(worker, "/v2/rerank", body).json()["results"]
+    assert [(row["index"], row["relevance_score"]) for row in found] == [
+        (row["index"], row["score"]) for row in usual[:4]
+    ]
+    if kind != "other family":
+        one = post(worker, "/rerank", plain | {"texts": [TEXTS[found[0]["index"]]]}).json()
+        assert one[0]["score"] == usual[0]["score"]  # the same bits, alone
+
+
+@pytest.mark.parametrize("kind", [SparseEncoder, MultiVectorEncoder])
+def test_models_that_are_no_sentence_encoders(served, tmp_path, kind):
+    """They are refused in a line that names their class, as are classifiers of several labels."""
+    kind(served("fill-mask"), device="cpu").save_pretrained(str(tmp_path / "model"))
+    folder, words = str(tmp_path / "model"), f"is a {kind.__name__} of sentence-transformers"
+    with pytest.raises(InputError, match=words):
+        ModelWorker("small", task_of(folder), folder)
+    with pytest.raises(InputError, match="is a CrossEncoder of sentence-transformers"):
+        TextEncoder(save_ranker(tmp_path, "several modules", served))
+    for task, words in (("rerank", "3 labels; a reranker has one"), ("classify", "one label")):
+        with pytest.raises(InputError, match=words):
+            ModelWorker("small", task, served("classify" if task == "rerank" else "rerank"))
 
 
 def test_fields_that_clients_send(worker, served):
@@ -111,9 +172,6 @@ def test_fields_that_clients_send(worker, served):
     assert left == last != usual
     first = scored(plain | {"max_tokens_per_doc": 3}).json()
     assert first == scored(plain | {"texts": ["river river river", *texts[1:]]}).json()
-    fields = {"documents": [{"a": "the", "b": "night", "text": "x"}], "rank_fields": ["a", "b"]}
-    (row,) = scored({"query": plain["query"]} | fields).json()["results"]
-    assert row["relevance_score"] in [row["score"] for row in usual if row["index"] == 2]
     null = {"input": TEXTS[0], "encoding_format": None, "dimensions": None, "store": True}
     answer = post(worker("embed"), "/v1/embeddings", null)
     assert answer.json() == post(worker("embed"), "/v1/embeddings", {"input": TEXTS[0]}).json()
@@ -138,11 +196,10 @@ def test_dimensions_are_those_of_the_served_vectors(served, tmp_path, truncate_d
 
 
 def test_the_forms_of_tei(worker):
-    predict = functools.partial(post, worker("classify"), "/predict")
-    one, pair = predict({"inputs": "a"}).json(), predict({"inputs": ["a", "b"]}).json()
-    assert predict({"inputs": ["a"]}).json() == one
-    assert predict({"inputs": [["a"]]}).json() == [one]
-    assert predict({"inputs": [["a", "b"]]}).json() == [pair]
+    predict = functools.partial(post, worker("classify"), "/classify")
+    one = predict({"inputs": "a"}).json()
+    assert predict({"inputs": [["a"]]}).json() == predict({"inputs": ["a"]}).json() == [one]
+    assert predict({"inputs": [["a", "b"]]}).json() != [one]
     raw = predict({"inputs": "a", "raw_scores": True, "truncate": False}).json()
     assert raw[0]["label"] == one[0]["label"] and raw[0]["score"] != one[0]["score"]
     each = predict({"inputs": [["a"], ["b"]], "function_to_apply": "softmax"}).json()
@@ -150,13 +207,6 @@ def test_the_forms_of_tei(worker):
     info = ask(worker("classify"), ("GET", "/info", {}))[0].json()
     assert info["model_type"]["classifier"]["id2label"]["0"] == "LABEL_0"
     assert len(post(worker("embed"), "/embed", {"inputs": "a"}).json()) == 1
-
-
-def test_the_task_of_a_cross_encoder(served, tmp_path):
-    """sentence-transformers saves it with a modules.json too."""
-    CrossEncoder(served("rerank")).save_pretrained(str(tmp_path))
-    assert (tmp_path / "modules.json").is_file()
-    assert task_of(str(tmp_path)) == "rerank"
 
 
 # --- what is refused ---------------------------------------------------------------------------
@@ -172,6 +222,12 @@ REFUSED = {
         ("/v1/embeddings", {"input": "a", "model": "gpt"}, 404, "'gpt' here; name 'small'"),
         ("/embed", {"inputs": "a", "dimensions": 0}, 400, "a whole number from 1 to 30."),
         ("/", {"inputs": {"sentences": ["a"]}}, 400, "`inputs.source_sentence`: "),
+        *(
+            ("/v1/embeddings", {"input": "a", "dimensions": value}, 400, "`dimensions`: ")
+            for value in (True, "8", 8.5)
+        ),
+        ("/embed", {"inputs": "a", "normalize": 1}, 400, "`normalize`: Input should be a valid b"),
+        ("/similarity", {"inputs": "a"}, 404, "post to /v1/embeddings"),
         ("/v1/embeddings", {"input": "a", "prompt_name": "x"}, 400, "Prompt name 'x' not found"),
         ("/v1/embeddings", {"input": "a", "encoding_format": "x"}, 400, "'base64'"),
         ("/v1/embeddings", {"input": ["a"] * 8}, 413, "at most 7"),
@@ -186,7 +242,9 @@ REFUSED = {
     ],
     "rerank": [
         ("/rerank", {"query": "a", "texts": ["b"], "documents": ["b"]}, 400, "not both"),
-        ("/rerank", {"query": "a", "documents": ["b", {}]}, 400, "Document 1 has no `text`"),
+        ("/rerank", {"query": "a", "documents": ["b", {}]}, 400, "`documents.1.text`: Field req"),
+        ("/rerank", {"query": "a", "documents": ["b"], "rank_fields": ["c"]}, 400, "`rank_fields"),
+        ("/rerank", {"query": "a", "documents": ["b"], "top_n": True}, 400, "`top_n`: "),
         ("/rerank", LONG_PAIR, 400, "text 1 has 94 tokens"),
         ("/rerank", {"query": " ", "texts": ["b"]}, 400, "`query` is empty"),
     ],
@@ -349,6 +407,30 @@ def test_workers_that_fail(worker, error, status, words):
     assert "secret" not in answer.text
     health = ask(Slow(worker("embed"), 0, Unavailable()), ("GET", "/health", {}))[0]
     assert health.status_code == 503
+
+
+def test_faults_of_the_server_are_logged(worker, monkeypatch, caplog):
+    """Their text is no client's business. The next request is answered."""
+
+    def fail(*_, **options):
+        raise error
+
+    own = worker("embed").task.model
+    for error in (
+        ValueError("secret path"),
+        TypeError("secret"),
+        NotFinite("secret"),
+        InputError(),
+    ):
+        caplog.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(own, "forward", fail)
+            answer = post(worker("embed"), "/v1/embeddings", {"input": "a"})
+        assert answer.status_code == 500 and "its log" in message(answer)
+        assert "secret" not in answer.text
+        [record] = [one for one in caplog.records if one.name.startswith("hf_bert_impl.serving")]
+        assert record.exc_info[1] is error
+    assert post(worker("embed"), "/v1/embeddings", {"input": "a"}).status_code == 200
 
 
 def test_metrics(worker):

@@ -17,24 +17,24 @@ pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 import huggingface_hub
 import openai
 import uvicorn
+from sentence_transformers import CrossEncoder
 
-from hf_bert_impl import TextEncoder
-from hf_bert_impl.distributed import Answer, Classify, ScorePairs
+from hf_bert_impl import QuestionAnsweringPipeline, TextEncoder
+from hf_bert_impl.checkpoints import load_prepared
+from hf_bert_impl.inference.classifier import TextClassifier
 from hf_bert_impl.serving.app import make_app
 from hf_bert_impl.serving.model_worker import ModelInfo, ModelWorker
 from hf_bert_impl.serving.options import ServingOptions
-from hf_bert_impl.serving.server import _bound_socket, _protocol
+from hf_bert_impl.serving.server import _bound_socket
 from tests.serving.conftest import TEXTS
 
 #: Longer than the models take.
 LONG = "nice to meet you, " + "the river rose over " * 12 + "night and a."
 
 
-def run(app, seconds, listener, **options):
+def run(app, listener, **options):
     """A server in a thread, once it listens."""
-    config = uvicorn.Config(
-        app, log_level="error", lifespan="off", http=_protocol(seconds), **options
-    )
+    config = uvicorn.Config(app, log_level="error", lifespan="off", **options)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
@@ -53,7 +53,7 @@ def address(served):
         app = make_app(ModelWorker("small", task, served(task)))
         taken = _bound_socket("127.0.0.1", 0)
         listener = taken.__enter__()
-        running.append((*run(app, 20, listener), taken))
+        running.append((*run(app, listener), taken))
         return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
     yield start
@@ -64,7 +64,7 @@ def address(served):
 
 
 def test_requests_that_stop_coming():
-    """Heads and bodies have their time, and after SIGTERM what is left of the drain time."""
+    """Bodies have their time, and after SIGTERM what is left of the drain time."""
 
     class Nothing:
         info = ModelInfo("small", "embed")
@@ -83,14 +83,13 @@ def test_requests_that_stop_coming():
             return b"".join(iter(lambda: client.recv(65536), b"")).partition(b"\r\n\r\n")
 
     with _bound_socket("127.0.0.1", 0) as listener:
-        server, thread = run(make_app(Nothing(), ServingOptions(timeout=1)), 1, listener)
-        assert until_closed(b"")[2] == until_closed(head)[2] == b""
+        server, thread = run(make_app(Nothing(), ServingOptions(timeout=1)), listener)
         start, _, found = until_closed(whole[:-3])
         assert b" 408 " in start and json.loads(found)["error"]["code"] == 408
         server.should_exit = True
         thread.join()
     with _bound_socket("127.0.0.1", 0) as listener, ThreadPoolExecutor() as pool:
-        server, thread = run(make_app(Nothing()), 20, listener, timeout_graceful_shutdown=1)
+        server, thread = run(make_app(Nothing()), listener, timeout_graceful_shutdown=1)
         calls = [pool.submit(until_closed, sent) for sent in (whole[:-3], whole)]
         time.sleep(0.5)
         begin, server.should_exit = time.monotonic(), True
@@ -157,17 +156,16 @@ def test_feature_extraction_of_the_hub(hub, encoder, path):
     assert f"text 1 has {len(ids) + 2} tokens" in refused.value.response.text
 
 
-@pytest.mark.parametrize("path", ["", "/similarity"])
-def test_sentence_similarity_of_the_hub(hub, encoder, path):
-    found = hub("embed", path).sentence_similarity(TEXTS[0], other_sentences=TEXTS[1:])
+def test_sentence_similarity_of_the_hub(hub, encoder):
+    found = hub("embed").sentence_similarity(TEXTS[0], other_sentences=TEXTS[1:])
     vectors = encoder.encode(TEXTS)
     assert np.allclose(found, encoder.similarity(vectors[:1], vectors[1:])[0], atol=1e-6)
 
 
-@pytest.mark.parametrize("path", ["", "/classify", "/predict"])
+@pytest.mark.parametrize("path", ["", "/classify"])
 def test_text_classification_of_the_hub(hub, served, path):
-    worker = Classify(served("classify"))
-    logits = worker.classifier.logits(TEXTS[:1])[0]
+    classifier = TextClassifier(*load_prepared(served("classify"), "sequence-classification"))
+    logits = classifier.logits(TEXTS[:1])[0]
     client = hub("classify", path)
     for function, expected in (
         (None, np.exp(logits) / np.exp(logits).sum()),
@@ -176,13 +174,13 @@ def test_text_classification_of_the_hub(hub, served, path):
     ):
         found = client.text_classification(TEXTS[0], function_to_apply=function, top_k=2)
         assert np.allclose([one.score for one in found], np.sort(expected)[:0:-1], atol=1e-6)
-    assert found[0].label == worker.classifier.labels[int(logits.argmax())]
+    assert found[0].label == classifier.labels[int(logits.argmax())]
 
 
 @pytest.mark.parametrize("path", ["", "/answer"])
 def test_question_answering_of_the_hub(hub, served, path):
     asked = {"question": "who sat on the mat?", "context": TEXTS[6] * 9}
-    own = Answer(served("answer")).answering
+    own = QuestionAnsweringPipeline.from_pretrained(served("answer"), batch_invariant=True)
     for options in (
         {},
         {"max_answer_len": 1},
@@ -206,8 +204,8 @@ def test_what_the_hub_asks_of_a_server(hub):
 
 @pytest.fixture
 def scores(served):
-    pairs = {"query": ["who sat?"] * len(TEXTS), "text": TEXTS}
-    return ScorePairs(served("rerank"))(pairs)["score"]
+    ranker = CrossEncoder(served("rerank"), device="cpu")
+    return ranker.predict([("who sat?", text) for text in TEXTS])
 
 
 @pytest.mark.ecosystem
