@@ -23,7 +23,7 @@ from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
-from hf_bert_impl.training.launch import check_not_refused, has_begun
+from hf_bert_impl.training.launch import check_not_refused
 
 TASKS = (
     *("classification", "regression", "token-classification"),
@@ -78,7 +78,8 @@ def finetune(
 ) -> None:
     """Fine-tune a BERT for a task and score it.
 
-    DIR gets model, tokenizer, metrics.json, pictures and a model card at the end. For several
+    DIR gets model, tokenizer, metrics.json, pictures and a model card at the end. To resume an
+    interrupted run, repeat the command with --resume; it ends with the same weights. For several
     GPUs or machines: accelerate launch $(which hf-bert) finetune …
 
     Example: hf-bert finetune classification --model google-bert/bert-base-uncased --train
@@ -110,16 +111,15 @@ def finetune(
         if push_to_hub is not None:
             from hf_bert_impl.hub.uploading import reserve
 
-            check_new(options.output, options.overwrite or has_begun(options.output))
+            check_new(options)
             reserve(push_to_hub, made.head)
         try:
             with progress(not quiet) as callbacks:
                 sources = Sources(train or "train", validation, test)
                 report = run(made, sources, options, callbacks)
         except KeyboardInterrupt:
-            folder = unfinished(options.output)
-            if folder.is_dir() and not quiet:
-                typer.echo(f"interrupted; the best model so far is in {folder}", err=True)
+            if unfinished(options.output).is_dir() and not quiet:
+                typer.echo("interrupted; run the same command with --resume to resume", err=True)
             raise
         if push_to_hub is not None:
             import hf_bert_impl

@@ -20,13 +20,16 @@ from hf_bert_impl.data.option_ranges import check_length
 from hf_bert_impl.data.task_collator import Feature, collate, ids_and_types, token_count
 from hf_bert_impl.data.task_files import Row, read_dataset, read_rows
 from hf_bert_impl.data.token_budget import cut_batches
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.families.table import longest_sequence
 from hf_bert_impl.inference.eval_mode import eval_mode
 from hf_bert_impl.tasks.metrics import Metrics
 
 #: Tokens per batch of predictions; no result depends on it.
 TOKEN_BUDGET = 4096
+LOWER_IS_BETTER = ("loss", "perplexity", "mse")
+#: Other names of metrics.
+METRIC_NAMES = {"mcc": "matthews_correlation"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +80,8 @@ class Task(ABC):
     head: ClassVar[str]
     #: The score that compares checkpoints.
     best_metric: str
-    greater_is_better: ClassVar[bool] = True
+    #: All scores of `score`.
+    metrics: ClassVar[tuple[str, ...]] = ()
     #: Maximum tokens of a sequence, where the model allows as many.
     default_max_length: ClassVar[int] = 512
     #: Minimum number of labels to learn; 0 for tasks without label names.
@@ -88,6 +92,22 @@ class Task(ABC):
         self.dataset = dataset
         #: Label names in the order of their numbers.
         self.labels: list[str] = []
+
+    @property
+    def greater_is_better(self) -> bool:
+        """Whether a greater `best_metric` is better."""
+        return self.best_metric not in LOWER_IS_BETTER
+
+    def choose_metric(self, name: str | None) -> None:
+        """Sets `best_metric`; None keeps the task's.
+
+        Raises:
+            InputError: The task has no such score.
+        """
+        name = METRIC_NAMES.get(str(name), name)
+        if name is not None:
+            check_choice("`metric`", name, self.metrics)
+            self.best_metric = name
 
     # --- reading ----------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ class MaskedLanguageModeling(RowTask):
     name = "masked-lm"
     head = "BertForMaskedLM"
     best_metric = "loss"
-    greater_is_better = False
+    metrics = ("loss", "perplexity", "accuracy")
 
     def __init__(
         self, columns: Columns | None = None, dataset: str | None = None, masking: str = "token"

@@ -38,6 +38,7 @@ class QuestionAnswering(Task):
     name = "question-answering"
     head = "BertForQuestionAnswering"
     best_metric = "f1"
+    metrics = ("exact", "f1")
     default_max_length = 384
 
     def __init__(
@@ -68,7 +69,7 @@ class QuestionAnswering(Task):
         self.version = max(self.version, data.version)
         if self.version == 2:
             # The score at the best threshold: the model's own is tuned at the end.
-            self.best_metric = "best_f1"
+            self.best_metric = f"best_{self.best_metric.removeprefix('best_')}"
         return list(data.questions)
 
     def config(self) -> dict[str, Any]:

@@ -86,6 +86,7 @@ class Classification(_SequenceTask):
 
     name = "classification"
     best_metric = "accuracy"
+    metrics = ("accuracy", "f1", "macro_f1", "matthews_correlation")
     min_labels = 2
 
     def names_in(self, example: Example) -> Sequence[str]:
@@ -109,6 +110,7 @@ class MultiLabelClassification(_SequenceTask):
 
     name = "classification"
     best_metric = "f1"
+    metrics = ("accuracy", "f1", "macro_f1")
     min_labels = 1
 
     def label(self, row: Row, value: Any) -> list[str]:
@@ -140,6 +142,7 @@ class Regression(_SequenceTask):
 
     name = "regression"
     best_metric = "pearson"
+    metrics = ("pearson", "spearman", "mse")
 
     def label(self, row: Row, value: Any) -> float:
         try:
@@ -188,6 +191,7 @@ class MultipleChoice(_SequenceTask):
     name = "multiple-choice"
     head = "BertForMultipleChoice"
     best_metric = "accuracy"
+    metrics = ("accuracy",)
 
     def __init__(self, columns: Columns | None = None, dataset: str | None = None) -> None:
         super().__init__(columns, dataset)

@@ -25,6 +25,7 @@ class TokenClassification(RowTask):
     name = "token-classification"
     head = "BertForTokenClassification"
     best_metric = "f1"
+    metrics = ("f1", "precision", "recall", "accuracy")
     min_labels = 2
     text_column = "tokens"
     label_column = "tags"

@@ -34,6 +34,15 @@ def last_checkpoint(folder: str | Path) -> str | None:
     return max(whole, key=step_of, default=None)
 
 
+def best_checkpoint(folder: str | Path) -> Path | None:
+    """The checkpoint with the best validation score, otherwise the last; None without any."""
+    last = last_checkpoint(folder)
+    if last is None:
+        return None
+    best = json.loads((Path(last) / TRAINER_STATE_NAME).read_bytes())["best_global_step"]
+    return Path(folder) / f"checkpoint-{best}" if best else Path(last)
+
+
 def remove_leftovers(folder: Path) -> None:
     """Deletes incomplete checkpoints and temporary files of a killed run."""
     for place in (*_checkpoints(folder), *folder.glob(f"{PARTIAL}*")):

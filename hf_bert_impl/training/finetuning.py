@@ -8,33 +8,42 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import shutil
+import hashlib
 import statistics
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accelerate import PartialState
-from accelerate.utils import parse_flag_from_env
+from accelerate.utils import broadcast_object_list, parse_flag_from_env
 from transformers import TrainerCallback, set_seed
 
 import hf_bert_impl
+from hf_bert_impl.data.table_records import say
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.lock import output_lock
 from hf_bert_impl.inference.loading import load_tokenizer
 from hf_bert_impl.tasks.base import Split, Task, sequence_length
 from hf_bert_impl.tasks.metrics import Metrics
+from hf_bert_impl.training.checkpointing import (
+    SETTINGS,
+    best_checkpoint,
+    last_checkpoint,
+    remove_leftovers,
+)
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from hf_bert_impl.training.finetuning_output import (
-    MODEL,
     check_new,
     finish,
-    growing,
+    kept_after_errors,
+    open_run,
+    unfinished,
     write_pictures,
+    write_results,
 )
 from hf_bert_impl.training.finetuning_trainer import build_trainer, class_weights, predict_together
-from hf_bert_impl.training.launch import begin, has_begun
+from hf_bert_impl.training.launch import begin
 from hf_bert_impl.training.opening import open_weights
 from hf_bert_impl.training.processes import check_shared, join
 
@@ -83,65 +92,119 @@ def finetune(
         raise InputError(
             "`early_stopping` needs validation data. Name a validation file, or leave it out."
         )
+    if options.metric is not None and sources.validation is None:
+        raise InputError("`metric` needs validation data. Name a validation file, or leave it out.")
+    task.choose_metric(options.metric)
     state = join()
     if any(map(parse_flag_from_env, ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"))):
         raise InputError(
             "fine-tuning was launched with FSDP or DeepSpeed, and supports DDP only. Leave them "
             "out of the launcher's options."
         )
-    # After a restart by the launcher, existing files are its own.
-    overwrite = options.overwrite or has_begun(options.output)
+    is_main, work = state.is_main_process, unfinished(options.output)
     with contextlib.ExitStack() as held:
-        if state.is_main_process:
+        if is_main:
             held.enter_context(output_lock(options.output.resolve()))
             dataset = [] if task.dataset is None else [task.dataset.partition(":")[0]]
-            inputs = [options.model, *dataset, *sources.named().values()]
-            check_new(options.output, overwrite, inputs)
+            check_new(options, [options.model, *dataset, *sources.named().values()])
         tokenizer = load_tokenizer(options.model, {})
         config = hf_bert_impl.BertConfig.from_pretrained(options.model)
         named = sources.named()
         splits, max_length = prepare(task, named, tokenizer, config, options.max_length)
         weights = class_weights(options.class_weights, task, splits["train"])
-        if state.is_main_process:
+        settings = run_settings(task, options, splits)
+        note_overlap(splits)
+        if is_main:
+            results = open_run(options, settings)
             begin(options.output)
-        work = held.enter_context(growing(options.output, overwrite, state.is_main_process))
-        check_shared(state, work)
+        results = broadcast_object_list([results if is_main else None])[0]
+        held.enter_context(kept_after_errors(work, is_main))
+        check_shared(state, work / SETTINGS)
         started = time.perf_counter()
-        scores: dict[int, dict[str, Metrics]] = {}  # by seed and part
-        training: dict[str, Any] = {}  # of the best seed
+        scores: dict[str, dict[str, Metrics]] = results.setdefault("scores", {})  # by seed and part
         for seed in options.seeds:
+            if str(seed) in scores:
+                continue
             set_seed(seed)  # before loading, which draws the weights of a new head
             cls = getattr(hf_bert_impl, task.head)
             model, new = open_weights(cls, options.model, **task.config())
             if "classifier.bias" in new:
                 task.start_head(model, splits["train"])
             place = work / f"seed-{seed}"
+            if is_main:
+                remove_leftovers(place)
+            state.wait_for_everyone()
             arguments = (model, tokenizer, task, splits, options, seed, place, weights)
             trainer = build_trainer(*arguments, callbacks)
-            trainer.train()
+            trainer.train_from(last_checkpoint(place))
             outputs = _predict(task, trainer.model, splits, tokenizer, state)
-            scores[seed] = {part: task.score(splits[part], rows) for part, rows in outputs.items()}
-            history = trainer.state.log_history
-            if not training or (
-                "validation" in outputs
-                and task.is_better(
-                    scores[seed]["validation"], scores[training["seed"]]["validation"]
-                )
+            scores[str(seed)] = found = {
+                part: task.score(splits[part], rows) for part, rows in outputs.items()
+            }
+            best = results.get("best")
+            if best is None or (
+                "validation" in found
+                and task.is_better(found["validation"], scores[str(best["seed"])]["validation"])
             ):
-                training = {"seed": seed, "best_epoch": trainer.best_epoch, "history": history}
-                trainer.save_best(work / MODEL)
-                if state.is_main_process:
-                    write_pictures(work / MODEL, task, splits, outputs, history)
+                folder = best_checkpoint(place)
+                assert folder is not None  # an epoch ends with a checkpoint
+                history = trainer.state.log_history
+                results["best"] = {
+                    "seed": seed,
+                    "best_epoch": trainer.best_epoch,
+                    "history": history,
+                    "folder": str(folder.relative_to(work)),
+                }
+                if is_main:
+                    trainer.model.config.save_pretrained(folder)  # tuned after the checkpoint
+                    write_pictures(folder, task, splits, outputs, history)
             state.wait_for_everyone()
-            if state.is_main_process:
-                shutil.rmtree(place, ignore_errors=True)
+            if is_main:
+                write_results(work, results)
+        training = dict(results["best"])
+        folder = work / training.pop("folder")
         training["max_length"] = max_length
         training["examples"] = {part: len(split.examples) for part, split in splits.items()}
         training["seconds"] = round(time.perf_counter() - started, 1)
         report = _report(task, options, scores, training)
-        if state.is_main_process:
-            finish(options.output, report)
+        if is_main:
+            finish(options.output, folder, report)
     return report
+
+
+def run_settings(
+    task: Task, options: FinetuningOptions, splits: Mapping[str, Split]
+) -> dict[str, Any]:
+    """Settings that must match to resume; data count by their content."""
+    fields = dataclasses.asdict(options)
+    for name in ("output", "overwrite", "resume"):
+        del fields[name]
+    own = {name: value for name, value in vars(task).items() if name not in ("columns", "dataset")}
+    data = {}
+    for part, split in splits.items():
+        digest = hashlib.blake2b(digest_size=16)
+        for row in (*_content(split.examples), *split.features):
+            digest.update(repr(row).encode())
+        data[part] = digest.hexdigest()
+    return {"options": fields, "task": {"name": task.name} | own, "data": data}
+
+
+def _content(examples: Sequence[Any]) -> list[dict[str, Any]]:
+    """The fields of examples, without their place in a file."""
+    return [
+        {name: value for name, value in vars(row).items() if name != "place"} for row in examples
+    ]
+
+
+def note_overlap(splits: Mapping[str, Split]) -> None:
+    """Gives a note for held-out examples that are all training examples, as in the same file."""
+    known = set(map(repr, _content(splits["train"].examples)))
+    for part, split in splits.items():
+        if part != "train" and known.issuperset(map(repr, _content(split.examples))):
+            say(
+                f"all {len(split.examples):,} {part} examples are training examples too. Their "
+                "scores do not show how well the model does on new texts"
+            )
 
 
 def prepare(
@@ -192,16 +255,16 @@ def _predict(
 def _report(
     task: Task,
     options: FinetuningOptions,
-    scores: dict[int, dict[str, Metrics]],
+    scores: dict[str, dict[str, Metrics]],
     training: dict[str, Any],
 ) -> dict[str, Any]:
     settings = dataclasses.asdict(options)
     report: dict[str, Any] = {"task": task.name, "model": settings.pop("model")}
-    for name in ("output", "overwrite", "seeds"):
+    for name in ("output", "overwrite", "resume", "seeds"):
         del settings[name]
     if task.labels:
         report["labels"] = task.labels
-    best = scores[training["seed"]]
+    best = scores[str(training["seed"])]
     report |= best
     history = [
         {name.removeprefix("eval_"): value for name, value in entry.items()}
@@ -210,7 +273,7 @@ def _report(
     ]
     report["training"] = settings | training | {"history": history}
     if len(scores) > 1:
-        report["seeds"] = scores
+        report["seeds"] = {int(seed): found for seed, found in scores.items()}
         report["spread"] = {
             part: {name: spread([run[part][name] for run in scores.values()]) for name in names}
             for part, names in best.items()

@@ -35,12 +35,16 @@ class FinetuningOptions:
     """Micro-batches per step and process."""
     class_weights: str | None = None
     """balanced (all classes count equally), or NAME=WEIGHT,… (others 1)."""
+    metric: str | None = None
+    """The validation score of the best epoch, such as accuracy, f1 or mcc; None for the task's."""
     early_stopping: int | None = None
     """Stop after this many epochs without a better validation score; None for never."""
     bf16: bool = False
     """Compute in bfloat16 where autocast allows it."""
     overwrite: bool = False
     """Replace the output if it exists."""
+    resume: bool = False
+    """Resume an interrupted run from its last epoch; it ends with the same weights."""
 
     def __post_init__(self) -> None:
         check_ranges(self, warmup=WARMUP_SHARE)

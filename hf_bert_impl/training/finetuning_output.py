@@ -1,11 +1,14 @@
 """The output folder of fine-tuning, which appears complete or stays absent.
 
-Notation: OUT the output folder, OUT.unfinished the folder until it is complete.
+Notation: OUT the output folder, OUT.unfinished the folder of the run until it is complete. The
+latter has `run.json` (the settings), `results.json` (of the finished seeds) and each seed's
+checkpoints.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -14,16 +17,23 @@ from typing import Any
 from huggingface_hub import ModelCardData
 from transformers.trainer import TRAINER_STATE_NAME
 
-from hf_bert_impl.files.atomic import is_disk_full, swap_in
+from hf_bert_impl.files.atomic import atomic_file, is_disk_full, swap_in
 from hf_bert_impl.files.json_files import write_json
 from hf_bert_impl.files.output_folder import check_output
 from hf_bert_impl.model_card import CARD, markdown_table, model_card
 from hf_bert_impl.tasks import pictures
 from hf_bert_impl.tasks.base import Split, Task
+from hf_bert_impl.training.checkpointing import (
+    SETTINGS,
+    CheckpointError,
+    best_checkpoint,
+    check_settings,
+)
+from hf_bert_impl.training.finetuning_options import FinetuningOptions
+from hf_bert_impl.training.launch import has_begun
 from hf_bert_impl.training.resumable_trainer import TrainingDiverged
 
-#: In OUT.unfinished, the best model so far.
-MODEL = "model"
+RESULTS = "results.json"
 #: Files in addition to the model's own and its card.
 METRICS = "metrics.json"
 CURVE = "training.png"
@@ -36,65 +46,110 @@ def unfinished(output: Path) -> Path:
     return place.with_name(f"{place.name}.unfinished")
 
 
-def check_new(output: Path, overwrite: bool, inputs: Iterable[str] = ()) -> None:
+def check_new(options: FinetuningOptions, inputs: Iterable[str] = ()) -> None:
     """Checks the output before anything is read.
 
     Args:
-        output: OUT.
-        overwrite: Whether an OUT with files is replaced.
+        options: OUT, and whether it is replaced or resumed.
         inputs: The model and the data; names that are no paths are ignored.
 
     Raises:
         InputError: OUT is a file or has files, a stopped run left files, or replacing OUT would
             delete an input.
     """
+    # After a restart by the launcher, existing files are its own.
+    overwrite = options.overwrite or has_begun(options.output)
     sources = [path for path in map(Path, inputs) if path.exists()]
-    check_output(output.resolve(), sources, overwrite)
-    check_output(unfinished(output), sources, overwrite, "the checkpoint of a run")
+    check_output(options.output.resolve(), sources, overwrite)
+    content = "a run to continue with `resume=True`"
+    check_output(unfinished(options.output), sources, overwrite or options.resume, content)
+
+
+def open_run(options: FinetuningOptions, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Creates OUT.unfinished, or checks the settings of the run in it.
+
+    After a restart by the launcher, a run resumes with unchanged options.
+
+    Args:
+        options: OUT, and whether to resume.
+        settings: Those that must match to resume.
+
+    Returns:
+        The content of `results.json`; empty at the beginning of a run.
+
+    Raises:
+        InputError: There is no run to resume, or it has other settings.
+    """
+    work = unfinished(options.output)
+    if options.resume or (has_begun(options.output) and (work / SETTINGS).exists()):
+        check_settings(work, settings)
+        return _read_results(work)
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    write_json(work / SETTINGS, settings)
+    return {}
+
+
+def _read_results(work: Path) -> dict[str, Any]:
+    results = work / RESULTS
+    return json.loads(results.read_bytes()) if results.exists() else {}
+
+
+def write_results(work: Path, results: Mapping[str, Any]) -> None:
+    """Records the seeds that are done, and deletes all checkpoints but the best one."""
+    with atomic_file(work / RESULTS) as fresh:
+        fresh.write_text(json.dumps(results))  # with infinities, unlike `write_json`
+    best = work / results["best"]["folder"]
+    for place in work.glob("seed-*/*"):
+        if place != best:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def growing(output: Path, overwrite: bool, is_owner: bool) -> Iterator[Path]:
-    """OUT.unfinished during training; after an error it holds the best model so far.
+def kept_after_errors(work: Path, is_owner: bool) -> Iterator[None]:
+    """Names the best model so far after an error, or deletes OUT.unfinished without one.
 
     Args:
-        output: OUT.
-        overwrite: Whether files of an earlier run are deleted.
+        work: OUT.unfinished.
         is_owner: Whether this process creates and removes folders.
     """
-    work = unfinished(output)
-    if is_owner:
-        if overwrite:
-            shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True, exist_ok=True)
     try:
-        yield work
+        yield
     except BaseException as error:
         if not is_owner:
             raise
-        whole = [file.parent for file in sorted(work.rglob(TRAINER_STATE_NAME))]
-        whole += [work / MODEL] * (work / MODEL).exists()
+        places = sorted(work.glob("seed-*"), key=lambda place: place.stat().st_mtime)
+        whole = [best for best in map(best_checkpoint, places) if best is not None]
+        if results := _read_results(work):
+            whole.append(work / results["best"]["folder"])
         rest = f"The best model so far is in {whole[-1]}" if whole else "No model was written"
         if not whole:
             shutil.rmtree(work, ignore_errors=True)
         if isinstance(error, TrainingDiverged):
             raise TrainingDiverged(f"{error} {rest}") from error
-        if is_disk_full(error):
-            message = f"no space is left on the disk of {work}. Free some and run again. {rest}"
+        if is_disk_full(error) and not isinstance(error, CheckpointError):
+            message = f"no space is left on the disk of {work}. Free some and resume. {rest}"
             raise OSError(message) from error
         raise
 
 
-def finish(output: Path, report: Mapping[str, Any]) -> None:
-    """Writes metrics.json (`report`, from `finetune`) and the card, and moves the model to OUT."""
-    work = unfinished(output)
-    model = work / MODEL
+def finish(output: Path, model: Path, report: Mapping[str, Any]) -> None:
+    """Writes metrics.json and the card, and moves the model to OUT.
+
+    Args:
+        output: OUT.
+        model: The best checkpoint.
+        report: From `finetune`.
+    """
+    for file in model.iterdir():  # what resuming needs; the arguments are a pickle
+        if file.suffix in (".pt", ".pth", ".bin") or file.name == TRAINER_STATE_NAME:
+            file.unlink()
     write_json(model / METRICS, report)
     (model / CARD).write_text(fine_tuned_card(model, report), encoding="utf-8")
     old = swap_in(model, output.resolve())
     if old is not None:
         shutil.rmtree(old, ignore_errors=True)
-    shutil.rmtree(work)
+    shutil.rmtree(unfinished(output))
 
 
 def write_pictures(

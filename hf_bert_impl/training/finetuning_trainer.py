@@ -8,7 +8,6 @@ Notation: B examples, S tokens, L labels.
 from __future__ import annotations
 
 import math
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor, nn
-from transformers import CONFIG_NAME, EarlyStoppingCallback, TrainerCallback
-from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
+from transformers import EarlyStoppingCallback, TrainerCallback
 
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.model.losses import IGNORE_INDEX, span_loss
@@ -123,24 +121,6 @@ class FinetuningTrainer(ResumableTrainer):
         outputs = predict_together(self.task, self.model, split, self.processing_class, state)
         return self.log_scores(self.task.score(split, outputs), metric_key_prefix)
 
-    def save_best(self, folder: Path) -> None:
-        """Moves the model with its tokenizer to a folder, replacing an earlier run's."""
-        best = Path(self.state.best_model_checkpoint or f"{self.args.output_dir}/last")
-        if self.state.best_model_checkpoint is None:
-            self.save_model(str(best))
-        if self.is_world_process_zero():
-            # The config was tuned after the checkpoint was written. It is written next to the old
-            # one and moved, which is safe on a full disk.
-            fresh = best.with_name("config")
-            self.model.config.save_pretrained(fresh)
-            (fresh / CONFIG_NAME).replace(best / CONFIG_NAME)
-            shutil.rmtree(folder, ignore_errors=True)
-            # A copy would need the disk space of two models.
-            best.rename(folder)
-            for name in (TRAINER_STATE_NAME, TRAINING_ARGS_NAME):
-                # metrics.json has the history; the arguments are a pickle.
-                (folder / name).unlink(missing_ok=True)
-
     @property
     def best_epoch(self) -> float | None:
         """The epoch of the best weights, or None without validation data."""
@@ -187,9 +167,9 @@ def build_trainer(
         bf16=options.bf16,
         seed=seed,
         eval_strategy="no" if validation is None else "epoch",
-        # Write only better models, without the optimizer's state.
-        save_strategy="no" if validation is None else "best",
-        save_only_model=True,
+        save_strategy="epoch",
+        # The epochs that early stopping has waited.
+        restore_callback_states_from_checkpoint=True,
         load_best_model_at_end=validation is not None,
         metric_for_best_model=task.best_metric,
         greater_is_better=task.greater_is_better,

@@ -152,11 +152,8 @@ def pretrain(
 
 
 def _train(trainer: PretrainingTrainer, checkpoint: str | None, output: Path) -> None:
-    if checkpoint is not None and step_of(checkpoint) >= trainer.args.max_steps:
-        trainer.finish_from(checkpoint)  # it was stopped after its last step
-        return
     try:
-        trainer.train(resume_from_checkpoint=checkpoint)
+        trainer.train_from(checkpoint)
     except TrainingDiverged as error:
         last = last_checkpoint(output)
         if last is None:

@@ -19,8 +19,8 @@ PRECISIONS = ("auto", "float32", "bfloat16")
 #: Fields that may differ in a resumed run: they do not affect its results, or the content of the
 #: files is compared instead.
 FREE = """
-    files validation output tokenizer model config sizes gradient_accumulation processes workers
-    cache_dir logging_steps eval_steps save_steps keep_checkpoints resume
+    files validation output tokenizer model config sizes processes workers cache_dir
+    logging_steps eval_steps save_steps keep_checkpoints resume
 """
 
 

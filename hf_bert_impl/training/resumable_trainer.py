@@ -20,7 +20,7 @@ from transformers.trainer_utils import rotate_checkpoints
 
 from hf_bert_impl.files.atomic import sync
 from hf_bert_impl.finite import not_finite
-from hf_bert_impl.training.checkpointing import remove_leftovers, writing
+from hf_bert_impl.training.checkpointing import best_checkpoint, remove_leftovers, writing
 
 
 class TrainingDiverged(ValueError):
@@ -78,15 +78,21 @@ class ResumableTrainer(Trainer):
         )
         return logged
 
-    def finish_from(self, checkpoint: str) -> None:
-        """Takes the weights and the log of a checkpoint without training.
+    def train_from(self, checkpoint: str | None) -> None:
+        """Trains to the end, which gives the same weights from any checkpoint.
 
         Args:
-            checkpoint: The last step's; `Trainer.train` would add another step.
+            checkpoint: A checkpoint of this run, or None for its beginning.
         """
-        # No public method loads a checkpoint of several processes without a further step.
-        self._load_from_checkpoint(checkpoint)
-        self.state = TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME))
+        if checkpoint is not None:
+            state = TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME))
+            if state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]:
+                # `Trainer.train` would add another step. No public method loads a checkpoint of
+                # several processes without one.
+                self.state = state
+                self._load_from_checkpoint(str(best_checkpoint(self.args.output_dir)))
+                return
+        self.train(resume_from_checkpoint=checkpoint)
 
     # --- private methods of transformers ----------------------------------------------------------
 

@@ -226,7 +226,7 @@ INSIDE = {
     "convert": "hf_bert_impl.conversion.pipeline.save_torch_state_dict",
     "embed": "hf_bert_impl.distributed.parts.BulkJob._write",
     "export": "hf_bert_impl.export.compare",
-    "finetune": "hf_bert_impl.training.finetuning_trainer.FinetuningTrainer.save_best",
+    "finetune": "hf_bert_impl.training.finetuning.write_results",
     "pretrain": "hf_bert_impl.training.pretraining_trainer.PretrainingTrainer.training_step",
     "push": "hf_bert_impl.hub.pushing.check_loading",
     "tokenizer train": "hf_bert_impl.model.tokenization_bert.BertTokenizer.save_pretrained",
@@ -266,7 +266,7 @@ def test_stopped(hf_bert, place, monkeypatch, name):
     if name == "pretrain":  # takes seconds
         endings = []
 
-    resumable = {"pretrain": ["--resume"], "embed": []}
+    resumable = {"pretrain": ["--resume"], "finetune": ["--resume"], "embed": []}
     more = ["--overwrite"] if "--overwrite" in options_of(name) else []
     out = output_of(name)
     if more and out.suffix:

@@ -72,4 +72,7 @@ def test_table_shows_the_spread(hf_bert, arguments, tmp_path):
         assert words in result.out
     model = hf_bert_impl.BertForSequenceClassification.from_pretrained(tmp_path / "out")
     assert model.config.id2label == {0: "nice", 1: "river"}
-    assert hf_bert(*arguments, "--quiet", "--epochs", 0.2, "--overwrite") == (0, "", "")
+    status, out, err = hf_bert(*arguments, "--quiet", "--epochs", 0.2, "--overwrite")
+    assert (status, out) == (0, "")
+    for part, line in zip(("validation", "test"), err.splitlines(), strict=True):
+        assert line.startswith(f"note: all 64 {part} examples are training examples too. Their ")

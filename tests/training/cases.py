@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from transformers import TrainerCallback
 
 from hf_bert_impl.tasks.base import Columns
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
@@ -80,6 +81,22 @@ def free_port() -> int:
 def on_this_machine() -> tuple[str, ...]:
     """Options of torchrun, whose processes meet here and nowhere else."""
     return "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", *LOCAL
+
+
+class Recipe(TrainerCallback):
+    """Keeps the rates, and what the optimizer does to each parameter."""
+
+    def __init__(self):
+        self.rates, self.groups = [], {}
+
+    def on_log(self, args, state, control, logs, **rest):
+        self.rates += [logs["learning_rate"]] if "learning_rate" in logs else []
+
+    def on_step_end(self, args, state, control, model, optimizer, **rest):
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self.groups[names[id(parameter)]] = group["weight_decay"], group["eps"]
 
 
 # --- fine-tuning ---------------------------------------------------------------------------------

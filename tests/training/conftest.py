@@ -66,13 +66,14 @@ def run(tiny_bert, tmp_path, sentiment, monkeypatch):
     monkeypatch.setattr(finetuning, "write_pictures", lambda *_: None)
     files = {"train": sentiment("train", 40, 1), "validation": sentiment("dev", 13, 2)}
 
-    def run(task=None, **changes):
+    def run(task=None, callbacks=(), **changes):
         sources = files | {key: changes.pop(key) for key in (*files, "test") if key in changes}
         options = {"model": str(tiny_bert), "output": tmp_path / "out", "epochs": 1} | changes
         return finetune(
             task or make_task("classification", COLUMNS),
             Sources(**sources),
             FinetuningOptions(**options),
+            callbacks,
         )
 
     return run

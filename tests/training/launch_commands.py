@@ -13,7 +13,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
 SECTIONS = PAGE.partition("## Several processes")[2].partition("## Fine-tuning")[0]
 COMMANDS = [
     line
-    for block in re.findall(r"```bash\n(.*?)```", SECTIONS, re.DOTALL)
+    for block in re.findall(r"```sh\n(.*?)```", SECTIONS, re.DOTALL)
     for line in block.replace("\\\n", " ").splitlines()
 ]
 HF_BERT = " $(which hf-bert) "

@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from hf_bert_impl.training.finetuning import Sources, finetune
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from hf_bert_impl.training.finetuning_trainer import build_trainer, class_weights
 from tests.model.cases import rows_through
-from tests.training.cases import COLUMNS, squad_paragraphs
+from tests.training.cases import COLUMNS, Recipe, squad_paragraphs
 
 CHOICES = Columns("0", "1,2,3", "4")
 
@@ -190,6 +191,70 @@ def test_early_stopping_keeps_the_best_epoch(run, tmp_path):
     assert len(accuracies) - 1 - best == 2
     assert report["validation"]["accuracy"] == max(accuracies)
     again(report, tmp_path / "out", "validation", str(tmp_path / "dev.tsv"), COLUMNS)
+
+
+def test_the_metric_decides_on_the_best_epoch_and_when_to_stop(run, monkeypatch):
+    """A model that always says the commoner class has the best accuracy and no correlation."""
+    scores = {"accuracy": [0.94, 0.9, 0.91, 0.93], "matthews_correlation": [0.0, 0.5, 0.4, 0.3]}
+    for metric, best, epochs in ((None, 1, 2), ("accuracy", 1, 2), ("mcc", 2, 3)):
+        task, rows = make_task("classification", COLUMNS), iter(zip(*scores.values(), strict=True))
+        monkeypatch.setattr(
+            type(task), "score", lambda *data, rows=rows: dict(zip(scores, next(rows), strict=True))
+        )
+        options = {"epochs": 4, "early_stopping": 1, "metric": metric, "overwrite": True}
+        training = run(task, **options)["training"]
+        assert (training["best_epoch"], len(training["history"])) == (best, epochs), metric
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("classification", {"metric": "pearson"}, "one of accuracy, f1, macro_f1, matthews_corr"),
+        ("regression", {"metric": "f1"}, "one of pearson, spearman, mse"),
+        ("classification", {"metric": "f1", "validation": None}, "`metric` needs validation data"),
+    ],
+)
+def test_wrong_metrics(run, name, changes, words):
+    with pytest.raises(ValueError, match=words):
+        run(make_task(name, COLUMNS), **changes)
+
+
+def test_every_metric_can_be_chosen():
+    """What each task names is what it scores."""
+    for name in ("classification", "regression", "token-classification", "masked-lm"):
+        task = make_task(name)
+        for metric in task.metrics:
+            task.choose_metric(metric)
+            assert task.is_better({metric: 1.0}, {metric: 2.0}) == (
+                metric in ("loss", "perplexity", "mse")
+            )
+
+
+def test_held_out_examples_that_were_trained_on_are_noted(run, sentiment, write, recwarn):
+    train, other = sentiment("train", 40, 1), sentiment("other", 13, 3)
+    some = write("".join(Path(train).read_text().splitlines(keepends=True)[:9]), "some.tsv")
+    for part, file, is_noted in (
+        ("test", train, True),
+        ("validation", some, True),
+        ("test", other, False),
+    ):
+        run(train=train, overwrite=True, **{part: file})
+        notes = [str(n.message) for n in recwarn if "training examples too" in str(n.message)]
+        assert [note.split()[2] for note in notes] == [part] * is_noted, notes
+        recwarn.clear()
+
+
+def test_warm_up_and_weight_decay(run):
+    """The rate rises in a share of the steps, then falls to 0; decay spares biases and norms."""
+    recipe = Recipe()
+    run(
+        callbacks=[recipe], epochs=2, batch_size=8, warmup=0.2, learning_rate=1e-3, weight_decay=0.3
+    )
+    rates = [1000 * rate for rate in recipe.rates]
+    assert rates == pytest.approx([0, 0.5, *(n / 8 for n in range(8, 0, -1))], abs=1e-6)
+    assert len(recipe.groups) == 41
+    for name, (decay, _) in recipe.groups.items():
+        assert decay == (0 if name.endswith("bias") or "LayerNorm" in name else 0.3), name
 
 
 @pytest.mark.parametrize("name", ["classification", "question-answering"])

@@ -17,7 +17,7 @@ from hf_bert_impl.training.pretraining_model import build_config, build_model
 from hf_bert_impl.training.pretraining_trainer import PretrainingTrainer
 from hf_bert_impl.training.reporting import JsonLog
 from hf_bert_impl.training.resumable_trainer import TrainingDiverged
-from tests.training.cases import SIZES, read_log, same_weights, weights, write_text
+from tests.training.cases import SIZES, Recipe, read_log, same_weights, weights, write_text
 
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 STILL = SIZES | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -73,12 +73,17 @@ class Watch(TrainerCallback):
         self.model = model
 
 
-@pytest.mark.parametrize("warmup", [0.25, 2], ids=["share", "steps"])
-def test_the_rate_rises_then_falls_to_0_along_a_line(options, warmup):
-    run = options(warmup=warmup, logging_steps=1)
-    pretrain(run)
-    rates = [e["learning_rate"] * 1e3 for e in read_log(run.output) if "learning_rate" in e]
-    assert rates == pytest.approx([0, 0.5, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6], abs=1e-6)
+@pytest.mark.parametrize(("warmup", "steps"), [(0.25, 2), (2, 2), (1, 1), (0, 0)])
+def test_the_rate_rises_then_falls_to_0_along_a_line(options, warmup, steps):
+    run, recipe = options(warmup=warmup, logging_steps=1, weight_decay=0.3), Recipe()
+    pretrain(run, [recipe])
+    rates = [1000 * rate for rate in recipe.rates]
+    rising, falling = [n / 2 for n in range(steps)], range(8 - steps, 0, -1)
+    expected = [*rising, *(n / (8 - steps) for n in falling)]
+    assert rates == pytest.approx(expected, abs=1e-6)
+    for name, (decay, epsilon) in recipe.groups.items():  # as in BERT's own optimizer
+        assert decay == (0 if name.endswith("bias") or "LayerNorm" in name else 0.3), name
+        assert epsilon == 1e-6
 
 
 def test_the_loss_is_the_models_own_however_a_step_is_divided(options, tmp_path, monkeypatch):

@@ -94,6 +94,8 @@ def test_resuming_another_run(plain, tmp_path):
         ({"sizes": {**SIZES, "num_hidden_layers": 3}}, "model.num_hidden_layers was 2, now 3"),
         ({"files": (str(text),)}, r"\(text was '.*', now '.*'\)\. Resume with those"),
         ({"tokenizer": str(tmp_path)}, "tokenizer was"),
+        ({"validation": (str(text),)}, r"\(validation_text was '.*', now '.*'\)"),
+        ({"gradient_accumulation": 3}, "options.gradient_accumulation was 1, now 3"),
         ({"output": tmp_path / "none"}, "there is no run to resume in .*none: it has no run.json"),
         ({"resume": False}, "has files, or a run to continue with `resume=True`"),
     ):

@@ -1,0 +1,114 @@
+"""Fine-tuning that is interrupted or killed, and resumes to the same bits."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from hf_bert_impl.tasks.registry import make_task
+from hf_bert_impl.training import finetuning, finetuning_output
+from hf_bert_impl.training.finetuning_trainer import FinetuningTrainer
+from tests.training.cases import COLUMNS, RUN, same_weights
+
+
+@pytest.fixture
+def interrupt(monkeypatch):
+    """Runs until the call of this number of a function, which raises KeyboardInterrupt."""
+
+    def interrupt(run, target, name, number):
+        real, calls = getattr(target, name), []
+
+        def counted(*args, **kwargs):
+            calls.append(name)
+            if len(calls) == number:
+                raise KeyboardInterrupt
+            return real(*args, **kwargs)
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(target, name, counted)
+            run()
+
+    return interrupt
+
+
+def report_of(folder):
+    report = json.loads((folder / "metrics.json").read_text())
+    del report["training"]["seconds"]
+    return report
+
+
+def same(one, other):
+    """The same files, weights and scores."""
+    assert {file.name for file in one.iterdir()} == {file.name for file in other.iterdir()}
+    assert same_weights(one, other)
+    assert report_of(one) == report_of(other)
+
+
+@pytest.mark.parametrize("with_validation", [True, False])
+def test_interrupted_again_and_again(run, tmp_path, interrupt, with_validation):
+    """Within an epoch, after the last one of a seed, in the next seed, and before the last move."""
+    options = {"seeds": (5, 6), "epochs": 3.4, "batch_size": 9, "learning_rate": 4e-3}
+    options |= {"early_stopping": 2, "metric": "f1"} if with_validation else {"validation": None}
+    run(**options, output=tmp_path / "whole")
+    work = tmp_path / "out.unfinished"
+    interrupt(lambda: run(**options), FinetuningTrainer, "training_step", 13)
+    options["resume"] = True
+    newest = max((work / "seed-5").iterdir(), key=lambda place: place.stat().st_mtime)
+    assert newest.name == "checkpoint-10"
+    interrupt(lambda: run(**options), finetuning, "write_results", 1)
+    interrupt(lambda: run(**options), FinetuningTrainer, "training_step", 8)
+    # Only the best model of the first seed is kept, and it was not trained again.
+    assert len([*(work / "seed-5").iterdir()]) == 1
+    assert [place.name for place in (work / "seed-6").iterdir()] == ["checkpoint-5"]
+    interrupt(lambda: run(**options), finetuning_output, "swap_in", 1)
+    run(**options)
+    same(tmp_path / "whole", tmp_path / "out")
+    assert not work.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["masked-lm", "question-answering"])
+def test_killed_and_resumed(tiny_bert, tmp_path, sentences, write, kind):
+    """By SIGKILL in the middle of writing a checkpoint, for tasks that draw masks or tune."""
+    from tests.training.cases import squad_paragraphs
+
+    if kind == "masked-lm":
+        file = write("".join(" ".join(words) + "\n" for words in sentences(31, 7)), "text.txt")
+    else:
+        data = {"version": "v2.0", "data": [{"paragraphs": squad_paragraphs(sentences(29, 12))}]}
+        file = write(json.dumps(data), "squad.json")
+    settings = {"task": kind, "columns": (), "sources": (file, file), "model": str(tiny_bert)}
+    settings |= {"epochs": 4, "batch_size": 8, "learning_rate": 4e-3}
+
+    def apart(name, *arguments, **changes):
+        content = [settings | {"output": str(tmp_path / name)} | changes]
+        (tmp_path / "runs.json").write_text(json.dumps(content))
+        command = [sys.executable, str(RUN), str(tmp_path / "runs.json"), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=240)
+
+    assert apart("whole").returncode == 0
+    # Four files of each checkpoint are torch's: this is the third one's optimizer state.
+    assert apart("killed", "10").returncode == -9
+    done = apart("killed", resume=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    same(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_a_run_with_other_settings_is_not_resumed(run, sentiment, interrupt):
+    options = {"epochs": 2, "batch_size": 8, "resume": True}
+    with pytest.raises(ValueError, match=r"no run to resume in .*out.unfinished: it has no run.js"):
+        run(**options)
+    start = lambda: run(**options | {"resume": False})  # noqa: E731
+    interrupt(start, FinetuningTrainer, "training_step", 7)
+    for changes, words in (
+        ({"learning_rate": 1e-4}, "options.learning_rate was 5e-05, now 0.0001"),
+        ({"gradient_accumulation": 2}, "options.gradient_accumulation was 1, now 2"),
+        ({"metric": "mcc"}, "options.metric was None, now 'mcc'"),
+        ({"validation": sentiment("other", 12, 9)}, "data.validation was"),
+        ({"task": make_task("classification", COLUMNS, None, multi_label=True)}, "data.train was"),
+        ({"resume": False}, r"out.unfinished has a run to continue with `resume=True` in it"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            run(**options | changes)
+    assert run(**options)["training"]["best_epoch"] in (1, 2)
