@@ -4,10 +4,12 @@
     python tests/affected.py FILE …     # of these files
     python tests/affected.py --table    # the table of CONTRIBUTING.md
 
-A test file is affected if it is changed itself, or imports a changed module, or one that imports
-a changed one. `make affected` runs them, in both tiers.
+A test file is affected if it is changed itself, imports a changed module or one that imports it,
+uses a changed helper or `conftest.py`, or names a changed file, such as setup.cfg. `make affected`
+runs them, in both tiers.
 """
 
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +27,12 @@ IMPORTED = {
     }
     for path in sorted((ROOT / "tests").rglob("test_*.py"))
 }
+#: Files of tests and their helpers, and the texts of each.
+TEXTS = {path: path.read_text("utf-8") for path in sorted((ROOT / "tests").rglob("*.py"))}
+#: Their options apply to all tests.
+FOR_ALL = (ROOT / "pyproject.toml", ROOT / "tests/conftest.py")
+#: It runs the blocks of all pages.
+PAGES = Path("tests/test_examples.py")
 #: Places that a line of the table names.
 MOST = 6
 MODULES = {path.resolve(): module for module, path in FILES.items()}
@@ -37,11 +45,42 @@ def affected_by(changed: set[Path]) -> list[Path]:
     names = {path.stem.removeprefix("test_") for path in changed} | {
         m.split(".")[-1] for m in modules
     }
+    helpers = users_of(changed)
+    others = {path.name for path in changed if path.suffix != ".py"}
     return [
         test
         for test, imported in IMPORTED.items()
-        if ROOT / test in changed or imported & modules or test.stem.removeprefix("test_") in names
+        if ROOT / test in changed | helpers
+        or imported & modules
+        or test.stem.removeprefix("test_") in names
+        or any(name in TEXTS[ROOT / test] for name in others)
+        or changed.intersection(FOR_ALL)
+        or (test == PAGES and any(name.endswith(".md") for name in others))
     ]
+
+
+def users_of(changed: set[Path]) -> set[Path]:
+    """The files of tests that use changed helpers, directly or through other helpers."""
+    users = {path for path in changed if path in TEXTS}
+    for _ in range(len(TEXTS)):
+        more = {path for path in TEXTS.keys() - users if helpers_of(path) & users}
+        if not more:
+            break
+        users |= more
+    return users
+
+
+@functools.cache
+def helpers_of(path: Path) -> frozenset[Path]:
+    """The helpers that a file of tests imports, and the `conftest.py` of its folders.
+
+    Not that of all tests: through it, each of its own helpers would need every test.
+    """
+    names = imported_names(TEXTS[path], "tests")
+    parts = (name.split(".")[:size] for name in names for size in (2, 3, 4))
+    imported = {(ROOT / "/".join(some)).with_suffix(".py") for some in parts if some[0] == "tests"}
+    shared = {folder / "conftest.py" for folder in path.parents}
+    return frozenset((imported | shared).difference(FOR_ALL))
 
 
 def changed_files() -> set[Path]:
