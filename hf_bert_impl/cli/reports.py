@@ -15,6 +15,9 @@ from hf_bert_impl.tables import console, print_table
 if TYPE_CHECKING:
     from hf_bert_impl.measuring.beside import Timed
 
+#: On an idle machine the speed-ups of two rounds differ by less than this factor.
+BUSY_SPREAD = 1.5
+
 
 def show(report: Report[Any], as_json: bool, **options: Any) -> None:
     """Prints a report as one JSON object, or as tables.
@@ -58,7 +61,15 @@ def show_speed(rows: Sequence[Timed], title: str = "") -> None:
         )
         for row in rows
     ]
-    print_table(console(), title, ("", "transformers", "hf_bert_impl", "speed-up"), cells)
+    worst = max(rows, key=lambda row: row.greatest / row.least)
+    note = ""
+    if worst.greatest > BUSY_SPREAD * worst.least:
+        note = (
+            f"The machine is busy: the speed-up of a round was {worst.least:.2f} to "
+            f"{worst.greatest:.2f}. Close other programs and run the command again."
+        )
+    columns = ("", "transformers", "hf_bert_impl", "speed-up")
+    print_table(console(), title, columns, cells, note)
 
 
 @contextlib.contextmanager

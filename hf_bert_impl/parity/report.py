@@ -87,13 +87,13 @@ class ParityReport(Report[ParityRow]):
         worst = self.worst
         if worst is None:
             return "nothing was compared"
-        verdict = "passed" if self.passed else f"FAILED in {len(self.failures)}"
+        count = f"{len(self.rows):,} comparison{'s' * (len(self.rows) > 1)}"
+        verdict = (
+            f"{count} passed" if self.passed else f"FAILED in {len(self.failures):,} of {count}"
+        )
         where = f"{worst.name} ({worst.case}): max abs {worst.max_abs:.2e}"
         note = f": {worst.note}" if worst.note else ""
-        return (
-            f"{verdict} of {len(self.rows)} comparisons; worst is {where}, "
-            f"{_percent(worst)} of its tolerance{note}"
-        )
+        return f"{verdict}; the worst is {where}, {_percent(worst)} of its tolerance{note}"
 
     def render(self, console: Console, *, cases: bool = True, heads: bool = False) -> None:
         """Print the report as tables.

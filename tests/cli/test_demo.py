@@ -8,6 +8,8 @@ from transformers.models.bert import modeling_bert
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli import demo
+from hf_bert_impl.cli.reports import show_speed
+from hf_bert_impl.measuring.beside import Timed
 
 
 @pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -20,9 +22,19 @@ def test_demo_shows_parity_similarity_and_speed(hf_bert, request, save_tiny, mon
         monkeypatch.setattr(checkpoints, "demo_folder", lambda: folder)
     result = hf_bert("demo")
     assert (result.status, result.err) == (0, "")
-    assert "passed of" in result.out
+    assert re.search(r"\d comparisons passed; the worst is ", result.out)
     assert "gave hf_bert_impl.BertModel" in result.out
     assert all(sentence.split()[0] in result.out for sentence in demo.SENTENCES)
     assert re.search(r"8 sequences, \d+ tokens, [1-9]\d?% padding .* ms +\d\.\d\d", result.out)
     # transformers is left as it was found.
     assert type(AutoModel.from_pretrained(folder)) is modeling_bert.BertModel
+
+
+@pytest.mark.parametrize(("least", "greatest", "is_busy"), [(1.9, 2.4, False), (0.56, 1.86, True)])
+def test_rounds_that_differ_much_are_called_those_of_a_busy_machine(
+    capsys, least, greatest, is_busy
+):
+    quiet = Timed("short", 8, 221, 0.4, 5.0, 10.0, 2.0, 1.95, 2.05)
+    show_speed([quiet, Timed("sentence", 1, 12, 0.0, 5.0, 7.0, 1.4, least, greatest)])
+    said = " ".join(capsys.readouterr().out.split())
+    assert ("The machine is busy: the speed-up of a round was 0.56 to 1.86." in said) == is_busy
