@@ -6,9 +6,11 @@ import json
 import re
 import signal
 from pathlib import Path
+from typing import ClassVar
 
 import psutil
 import pytest
+import torch
 from rich.console import Console
 
 from hf_bert_impl.benchmark import cases, plot
@@ -108,6 +110,37 @@ def test_a_whole_run(monkeypatch, tmp_path):
     pytest.importorskip("matplotlib", reason="needs matplotlib: pip install -e '.[bench]'")
     plot.draw(results, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 10_000
+
+
+class Fake:
+    """A contestant with given times in the place of a process."""
+
+    SECONDS: ClassVar = {"upstream-sdpa": [0.04, 0.04, 0.06], "prepared": [0.01, 0.02, 0.09]}
+
+    def __init__(self, name, dtype, make, threads, scratch):
+        self.name, self.dtype, self.is_alive = name, dtype, True
+
+    def ask(self, method, *arguments):
+        if method == "turn":
+            return self.SECONDS.get(self.name, [0.02] * 3)[arguments[1]]
+        case = cases.make_case("short", 7)
+        return {"case": case, "result": torch.zeros(3), "kernels": None}[method]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+
+def test_medians_of_paired_rounds(monkeypatch):
+    """A round that was disturbed changes neither time nor ratio."""
+    monkeypatch.setattr("hf_bert_impl.benchmark.run.Contestant", Fake)
+    settings = Settings("short", "upstream-sdpa", rounds=3, threads=1)
+    row = Benchmark(TINY, settings).run().rows[1]
+    assert (row.ours, row.peer, row.rows) == ("prepared", "upstream-sdpa", 7)
+    assert (row.ours_ms, row.peer_ms) == pytest.approx((20, 40))
+    assert (row.ratio_min, row.ratio, row.ratio_max) == pytest.approx((0.06 / 0.09, 2, 4))
 
 
 def test_what_a_peer_lacks_is_said(monkeypatch):
