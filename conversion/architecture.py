@@ -263,13 +263,15 @@ def _target_shapes(
     weights in bytes.
     """
     import hf_bert_impl
-    from hf_bert_impl.model.loading import check_size
+    from hf_bert_impl.checkpoint_files import check_model_size
 
     try:
         fields = hf_bert_impl.BertConfig.from_dict(dict(config))
+        check_model_size(
+            fields.to_dict() | {"num_labels": fields.num_labels}, held, "the checkpoint"
+        )
         with torch.device("meta"):
             model = getattr(hf_bert_impl, class_name)(fields)
-        check_size(model, held, "the checkpoint")
     except (ValueError, TypeError, AttributeError, StrictDataclassError) as error:
         problem = f"The config cannot be used ({one_line(error)[:300]})"
         raise InputError(f"{problem}. Correct it, or give another with `config`.") from error

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
         BertModel,
         BertPreTrainedModel,
     )
-    from hf_bert_impl.model.tokenization_bert import BertTokenizer, BertTokenizerFast
     from hf_bert_impl.optimization import optimize, restore
     from hf_bert_impl.text_encoder import TextEncoder
+    from hf_bert_impl.tokenization_bert import BertTokenizer, BertTokenizerFast
 
 __all__ = [
     "BertConfig",
@@ -60,8 +60,8 @@ __all__ = [
 #: Names from other modules than the models'.
 _HOMES = {
     "BertConfig": ".model.configuration_bert",
-    "BertTokenizer": ".model.tokenization_bert",
-    "BertTokenizerFast": ".model.tokenization_bert",
+    "BertTokenizer": ".tokenization_bert",
+    "BertTokenizerFast": ".tokenization_bert",
     "QuestionAnsweringPipeline": ".inference.question_answering",
     "TextEncoder": ".text_encoder",
     "load_any": ".conversion.pipeline",

@@ -63,7 +63,7 @@ def register() -> None:
     # Imported here, because models take a second to import.
     from hf_bert_impl.model import modeling_bert
     from hf_bert_impl.model.configuration_bert import EXTENDED_MODEL_TYPE, BertConfig
-    from hf_bert_impl.model.tokenization_bert import BertTokenizer
+    from hf_bert_impl.tokenization_bert import BertTokenizer
 
     # transformers has no public way to read or undo a registration. So `_note` reads the dicts
     # behind its `register` methods: `_extra_content` of each mapping and the tokenizers' table.

@@ -1,22 +1,47 @@
-"""Checks of a checkpoint's files before they are loaded."""
+"""Checks of a checkpoint's files, and errors of loading: one line with a remedy.
 
+`path` and `options` are the first argument and the keyword arguments of `from_pretrained`. torch is
+imported where weights are read, so that a command can reject a model's name without that wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from transformers.utils import CONFIG_NAME
-
-from hf_bert_impl.files.json_files import check_text, parse_json, read_json
-from hf_bert_impl.model.loading import (
-    TOKENIZER_FILE,
-    TOKENIZER_FILES,
-    WEIGHT_FILES,
-    check_exists,
-    check_tokenizer,
-    find_file,
-    with_variant,
+from tokenizers import Tokenizer
+from transformers.utils import (
+    CONFIG_NAME,
+    GENERATION_CONFIG_NAME,
+    SAFE_WEIGHTS_INDEX_NAME,
+    SAFE_WEIGHTS_NAME,
+    WEIGHTS_INDEX_NAME,
+    WEIGHTS_NAME,
+    cached_file,
 )
 
+from hf_bert_impl.files.json_files import check_text, parse_json, read_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: A model has at most `NUMBERS_PER_BYTE` numbers for each byte of its weights, and `SPARE_NUMBERS`
+#: more. That allows weights of few bits, a larger vocabulary, more layers, a new head.
+NUMBERS_PER_BYTE = 4
+SPARE_NUMBERS = 2**28
+WEIGHT_FILES = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
+TOKENIZER_FILE = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+TOKENIZER_FILES = (
+    TOKENIZER_CONFIG,
+    "special_tokens_map.json",
+    "added_tokens.json",
+    TOKENIZER_FILE,
+)
+#: The arguments of `from_pretrained` that `cached_file` takes.
+_PLACE = ("cache_dir", "revision", "subfolder")
 _KINDS = {
     bool: "true or false",
     dict: "an object",
@@ -38,6 +63,209 @@ _FIELD_KINDS: dict[str, tuple[type, ...]] = {
     "never_split": (list, str, type(None)),
     "tokenizer_class": (str, type(None)),
 }
+
+
+class CheckpointMismatch(RuntimeError, ValueError):
+    """Tensors have other sizes than the config's.
+
+    transformers raises RuntimeError for it. It is a ValueError as well, by which the command line
+    reports a fault of the input.
+    """
+
+
+@contextlib.contextmanager
+def explained(check: Callable[..., None], path: Any, options: Mapping[str, Any]) -> Iterator[None]:
+    """Checks the files if loading fails, and raises what is wrong with them instead.
+
+    A damaged file can raise anything in transformers (RecursionError, KeyError, Exception). Files
+    are read a second time only after a failure.
+
+    Args:
+        check: Raises an error that says what is wrong: `check_tokenizer`, `check_model`.
+
+    Raises:
+        ValueError, OSError: By the check, or the path does not exist. If nothing is found, what was
+            raised inside.
+    """
+    try:
+        yield
+    except Exception as error:
+        try:
+            check_exists(path)
+            check(path, options)
+        except (ValueError, OSError) as found:
+            raise found from error
+        raise
+
+
+def check_model(path: Any, options: Mapping[str, Any]) -> None:
+    """Reads everything that a model is made of.
+
+    Raises:
+        ValueError: A config is no JSON object.
+        OSError: A weight file cannot be read.
+    """
+    check_config_file(path, options)
+    file = find_file(path, GENERATION_CONFIG_NAME, options)
+    if file is not None:
+        read_json(file)
+    for file in _weights(path, options):
+        read_weights(file, "meta")
+
+
+def _weights(path: Any, options: Mapping[str, Any]) -> list[str]:
+    """The files of weights that transformers reads; none if they are not on this machine."""
+    for name in WEIGHT_FILES:  # in transformers' order
+        file = find_file(path, with_variant(name, options.get("variant")), options)
+        if file is not None:
+            shards = (
+                read_json(file).get("weight_map", {}).values() if name.endswith(".json") else ()
+            )
+            folder = os.path.dirname(file)
+            return [os.path.join(folder, shard) for shard in dict.fromkeys(shards)] or [file]
+    return []
+
+
+def check_size(path: Any, options: Mapping[str, Any]) -> None:
+    """Checks a checkpoint's config by `check_model_size`, if its files are on this machine."""
+    config, weights = find_file(path, CONFIG_NAME, options), _weights(path, options)
+    if config is not None and weights:
+        check_model_size(read_json(config), sum(map(os.path.getsize, weights)), path)
+
+
+def check_model_size(config: Mapping[str, Any], held: int, source: Any) -> None:
+    """Checks that a config does not ask for memory out of all proportion to its weights.
+
+    Args:
+        config: The fields of a BERT.
+        held: The bytes of the weights.
+        source: The checkpoint's name in the message.
+
+    Raises:
+        ValueError: The model is far larger.
+    """
+
+    def number(name: str) -> int:
+        value = config.get(name)
+        return value if isinstance(value, int) else 0
+
+    width = number("hidden_size")
+    tables = ("vocab_size", "max_position_embeddings", "type_vocab_size", "num_labels")
+    sizes = {name: number(name) * width for name in tables}
+    layer = width * (4 * width + 2 * number("intermediate_size"))
+    sizes["num_hidden_layers"] = number("num_hidden_layers") * layer
+    needed, most = sum(sizes.values()), SPARE_NUMBERS + NUMBERS_PER_BYTE * held
+    if needed > most:
+        name = max(sizes, key=sizes.__getitem__)
+        raise ValueError(
+            f"the config of {source} makes a model of {needed} numbers ({name}={number(name)}). "
+            f"Its weights have {held} bytes, which allow at most {most}. Use the config that "
+            "belongs to these weights."
+        )
+
+
+def check_mismatched(path: Any, info: Mapping[str, Any]) -> None:
+    """Checks that the sizes of a checkpoint's tensors are the config's.
+
+    Args:
+        path: Where the checkpoint is.
+        info: transformers' loading info.
+
+    Raises:
+        CheckpointMismatch: They are not.
+    """
+    mismatched = info["mismatched_keys"]
+    if not mismatched:
+        return
+    rows = [f"{name} is {tuple(old)}, the model has {tuple(new)}" for name, old, new in mismatched]
+    shown = "; ".join(sorted(rows)[:3]) + (f"; and {len(rows) - 3} more" if len(rows) > 3 else "")
+    raise CheckpointMismatch(
+        f"the checkpoint {path} does not fit the config: {shown}. Use its own config, or "
+        "ignore_mismatched_sizes=True to initialise these tensors (for example a new head)."
+    )
+
+
+def is_path(name: str) -> bool:
+    """Whether this cannot be an id of the hub, which has one slash at most, between two names."""
+    begins_so = os.path.isabs(name) or name.startswith((".", "~"))
+    return begins_so or name.endswith("/") or name.count("/") > 1
+
+
+def check_exists(path: Any) -> None:
+    """Raises OSError if something that cannot be a name on the hub does not exist here."""
+    path = os.fspath(path)
+    if is_path(path) and not os.path.exists(path):
+        raise OSError(
+            f"{path} does not exist. Use the folder of a checkpoint, or its name on the hub."
+        )
+
+
+def check_config_file(path: Any, options: Mapping[str, Any]) -> None:
+    """Raises ValueError if the config of a checkpoint is no JSON object."""
+    file = find_file(path, CONFIG_NAME, options)
+    if file is not None:
+        read_json(file)
+
+
+def find_file(path: Any, name: str, options: Mapping[str, Any]) -> str | None:
+    """The file of this name of a checkpoint, in a folder or in the hub's cache, or None.
+
+    For a config, `path` may be the file itself.
+    """
+    path = os.fspath(path)
+    if os.path.isfile(path):
+        return path if name == CONFIG_NAME else None
+    if os.path.isdir(path):
+        file = os.path.join(path, options.get("subfolder") or "", name)
+        return file if os.path.exists(file) else None
+    place = {key: options[key] for key in _PLACE if options.get(key) is not None}
+    try:
+        found: str | None = cached_file(
+            path, name, local_files_only=True, _raise_exceptions_for_missing_entries=False, **place
+        )
+    except (OSError, ValueError):  # no such repository, or none of its files here
+        return None
+    return found
+
+
+def with_variant(name: str, variant: str | None) -> str:
+    """model.safetensors to model.fp16.safetensors, as transformers names variants."""
+    if variant is None:
+        return name
+    stem, extension = name.rsplit(".", 1)
+    return f"{stem}.{variant}.{extension}"
+
+
+def read_weights(path: str, device: str = "cpu") -> dict[str, Tensor]:
+    """Reads a file of weights: safetensors, or a pickle from which no code is run.
+
+    Args:
+        path: The file.
+        device: Where the tensors are to be; "meta" reads names and shapes alone.
+
+    Raises:
+        OSError: It cannot be read, or holds something else.
+    """
+    from transformers.modeling_utils import load_state_dict  # heavy, and few ask for it
+
+    weights: Any = None
+    try:
+        weights = load_state_dict(path, map_location=device)
+        reason = "" if _is_table(weights) else "it holds no table of names and tensors"
+    except Exception as error:  # what torch and safetensors raise depends on the damage
+        # The first sentence says what is wrong; the rest of torch's is advice to trust the file.
+        reason = " ".join(str(error).split()).partition(". ")[0][:200] or type(error).__name__
+    if reason:
+        raise OSError(f"{path} cannot be read ({reason}). Copy or download it again.")
+    return dict(weights)
+
+
+def _is_table(weights: Any) -> bool:
+    from torch import Tensor
+
+    return isinstance(weights, Mapping) and all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()
+    )
 
 
 def check_folder(path: Any, options: dict[str, Any]) -> None:
@@ -122,24 +350,33 @@ def _check_safetensors(path: str) -> None:
         raise OSError(f"{path} is cut short or no safetensors file ({size} bytes). Copy it again.")
 
 
-def check_tokenizer_files(path: Any, options: Mapping[str, Any]) -> None:
-    """Checks a tokenizer's files and their fields.
+def check_tokenizer(path: Any, options: Mapping[str, Any]) -> None:
+    """Checks a tokenizer's files and their fields, except its vocab.txt.
 
     Args:
         path: A folder or a hub id.
         options: Further arguments of `from_pretrained`.
 
     Raises:
-        ValueError: A file is not a JSON object, or a field has a wrong type.
+        ValueError: A file is not a JSON object, a field has a wrong type, or tokenizer.json is no
+            tokenizer.
     """
-    check_tokenizer(path, options)
     for name in TOKENIZER_FILES:
         file = find_file(path, name, options)
         if file is None:
             continue
         fields = read_json(file)
         check_text(fields, file)
-        for field, value in fields.items() if name != TOKENIZER_FILE else ():
+        if name == TOKENIZER_FILE:
+            try:
+                Tokenizer.from_file(file)
+            except Exception as error:  # the library has no class of its own
+                raise ValueError(
+                    f"{file} is no tokenizer ({' '.join(str(error).split())[:200]}); copy it from "
+                    "the checkpoint that it comes from"
+                ) from error
+            continue
+        for field, value in fields.items():
             kinds = _token_kinds(field)
             if kinds is not None and not isinstance(value, kinds):
                 raise ValueError(

@@ -83,7 +83,7 @@ def open_checkpoint(
     elif folder.exists():
         raise InputError(f"{model} is a file. Give its folder: {folder.parent}")
     else:
-        from hf_bert_impl.model.loading import is_path  # does not import torch
+        from hf_bert_impl.checkpoint_files import is_path  # does not import torch
 
         if is_path(model):
             raise InputError(
@@ -101,7 +101,7 @@ def open_checkpoint(
 def _hub_config(model: str) -> dict[str, Any]:
     from transformers import PreTrainedConfig
 
-    from hf_bert_impl.model.loading import check_config_file, explained
+    from hf_bert_impl.checkpoint_files import check_config_file, explained
 
     try:
         with explained(check_config_file, model, {}):
@@ -175,16 +175,22 @@ def load_model(
     import transformers
 
     import hf_bert_impl
+    from hf_bert_impl.checkpoint_files import check_mismatched, check_model, check_size, explained
     from hf_bert_impl.finite import check_finite
-    from hf_bert_impl.model.loading import CheckpointMismatch
 
     cls = getattr(hf_bert_impl if checkpoint.is_bert else transformers, name, None)
     if cls is None:
         raise InputError(f"There is no {name}. Choose another `head`.")
-    mismatch = CheckpointMismatch if checkpoint.is_bert else RuntimeError
+    path = checkpoint.path
+    if checkpoint.is_bert:
+        check_size(path, options)
     try:
-        model, info = cls.from_pretrained(checkpoint.path, output_loading_info=True, **options)
-    except mismatch as error:
+        with explained(check_model, path, options):
+            model, info = cls.from_pretrained(
+                path, output_loading_info=True, ignore_mismatched_sizes=True, **options
+            )
+        check_mismatched(path, info)
+    except RuntimeError as error:
         raise InputError(
             f"The weights of {checkpoint.name} do not load as {name} "
             f"({one_line(error)[:300]}). Restore the files, or choose another `head`."

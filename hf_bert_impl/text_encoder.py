@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from transformers.utils import CONFIG_NAME
 
 from hf_bert_impl.auto import registered
-from hf_bert_impl.checkpoint_files import check_folder
+from hf_bert_impl.checkpoint_files import check_folder, check_size
 from hf_bert_impl.data.option_ranges import COUNT, STEPS, check_length
 from hf_bert_impl.data.token_budget import TOKEN_BUDGET
 from hf_bert_impl.errors import InputError, check_choice, check_whole, one_line
@@ -408,6 +408,7 @@ def checked_files(path: str | None, kind: str, options: Mapping[str, Any]) -> It
     if os.path.isdir(path):
         check_modules(path)
         place["subfolder"] = next(iter(read_modules(path) or [("", "")]))[1].strip("/")
+    check_size(path, place)
     if not options.get("trust_remote_code"):
         refuse_code(path, named_tokenizer(path, place))
     config = read_fields(path, CONFIG_NAME, place)

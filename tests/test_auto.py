@@ -15,7 +15,7 @@ from transformers.models.auto import configuration_auto, modeling_auto, tokeniza
 import hf_bert_impl
 from hf_bert_impl.auto import MODEL_CLASSES
 from hf_bert_impl.model.configuration_bert import EXTENDED_MODEL_TYPE, BertConfig
-from hf_bert_impl.model.tokenization_bert import BertTokenizer
+from hf_bert_impl.tokenization_bert import BertTokenizer
 from tests.support.checkpoints import WORDS, save_checkpoint, tiny_config
 
 VOCABULARY = {word: number for number, word in enumerate(WORDS)}

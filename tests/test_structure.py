@@ -15,7 +15,7 @@ PACKAGE = "hf_bert_impl"
 #: files beside the folders are on the ground where they are not named here.
 FLOORS = (
     ("files",),
-    ("checkpoint_files", "model"),
+    ("checkpoint_files", "model", "tokenization_bert"),
     ("data", "families", "inference", "measuring"),
     ("auto", "in_place", "optimization", "text_encoder"),
     ("checkpoints", "parity", "tasks", "training", "visualization"),

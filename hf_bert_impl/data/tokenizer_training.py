@@ -19,7 +19,7 @@ from hf_bert_impl.data.documents import check_files, clean_texts
 from hf_bert_impl.data.token_budget import cut_batches
 from hf_bert_impl.data.vocabulary_options import WordPieceOptions
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.model.tokenization_bert import BertTokenizer
+from hf_bert_impl.tokenization_bert import BertTokenizer
 
 #: In BERT's order: their ids are 0 to 4.
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

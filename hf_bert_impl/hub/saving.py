@@ -35,8 +35,6 @@ AUTO_MAP = {
     "AutoConfig": "configuration_bert.BertConfig",
     **{auto: f"modeling_bert.{name}" for auto, name in MODEL_CLASSES.items()},
 }
-#: The same for a tokenizer, whose second class may be None.
-TOKENIZER_AUTO_MAP = {"AutoTokenizer": ["tokenization_bert.BertTokenizer", None]}
 
 
 def code_files() -> list[Path]:
@@ -91,7 +89,7 @@ def save_with_code(
         ) from error
     set_auto_map(folder / CONFIG, AUTO_MAP if code else None)
     if tokenizer is not None:
-        _save_tokenizer(tokenizer, folder, code, source)
+        _save_tokenizer(tokenizer, folder, source)
     if code:
         for path in code_files():
             if (folder / path.name).exists():
@@ -102,7 +100,7 @@ def save_with_code(
             shutil.copyfile(path, folder / path.name)
 
 
-def _save_tokenizer(tokenizer: Any, folder: Path, code: bool, source: Path | None) -> None:
+def _save_tokenizer(tokenizer: Any, folder: Path, source: Path | None) -> None:
     named = None if source is None else named_tokenizer(str(source), {})
     if named is not None and named.code is not None and not brings_code(tokenizer):
         raise InputError(
@@ -116,9 +114,8 @@ def _save_tokenizer(tokenizer: Any, folder: Path, code: bool, source: Path | Non
             shutil.copyfile(file, folder / file.name)
         return
     tokenizer.save_pretrained(folder)
-    # transformers loads other kinds of tokenizers, such as sentencepiece.
-    if is_ours or not brings_code(tokenizer):
-        set_auto_map(folder / TOKENIZER_CONFIG, TOKENIZER_AUTO_MAP if code and is_ours else None)
+    if not brings_code(tokenizer):
+        set_auto_map(folder / TOKENIZER_CONFIG, None)
 
 
 def set_auto_map(file: Path, auto_map: Mapping[str, Any] | None) -> None:

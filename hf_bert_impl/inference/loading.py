@@ -15,7 +15,12 @@ from transformers.models.auto.tokenization_auto import (
 )
 from transformers.utils import CONFIG_NAME, cached_file
 
-from hf_bert_impl.checkpoint_files import check_tokenizer_files
+from hf_bert_impl.checkpoint_files import (
+    check_mismatched,
+    check_size,
+    check_tokenizer,
+    explained,
+)
 from hf_bert_impl.errors import InputError, check_choice, check_whole, one_line
 from hf_bert_impl.families.adapter import adapt
 from hf_bert_impl.files.json_files import read_json
@@ -24,9 +29,8 @@ from hf_bert_impl.head_names import FAMILY_PREFIXES, in_family
 from hf_bert_impl.model import modeling_bert
 from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.kernels import DTYPES as FLOAT_DTYPES
-from hf_bert_impl.model.loading import CheckpointMismatch, explained, mismatch_message
 from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
-from hf_bert_impl.model.tokenization_bert import BertTokenizer
+from hf_bert_impl.tokenization_bert import BertTokenizer
 
 #: Names of `dtype`, and the dtype of the loaded weights.
 DTYPES = FLOAT_DTYPES | dict.fromkeys(("int8", "auto"), torch.float32)
@@ -106,9 +110,9 @@ def load_checked(load: Callable[..., Any], path: Any, name: str, remedy: str) ->
         ValueError: Weights are missing or not finite.
         CheckpointMismatch: Weights have other sizes.
     """
+    check_size(path, {})
     model, info = load(output_loading_info=True, ignore_mismatched_sizes=True)
-    if info["mismatched_keys"]:
-        raise CheckpointMismatch(mismatch_message(path, info["mismatched_keys"]))
+    check_mismatched(path, info)
     check_whole(path, info["missing_keys"], name, remedy)
     check_finite(model, path)
     return model.eval()
@@ -263,7 +267,7 @@ def load_tokenizer(path: str, place: Mapping[str, Any]) -> Any:
         ValueError, OSError: The tokenizer has custom code or needs a missing library, or its files
             are damaged or missing.
     """
-    with explained(check_tokenizer_files, path, place):
+    with explained(check_tokenizer, path, place):
         return open_tokenizer(path, place, named_tokenizer(path, place))
 
 

@@ -9,8 +9,6 @@ import torch
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
-from .loading import check_config_file, explained
-
 #: The ``model_type`` of a saved model that stock transformers would compute wrongly, because it
 #: ignores `position_embedding_type` and `variant`. It refuses to load this type.
 EXTENDED_MODEL_TYPE = "hf_bert_impl"
@@ -255,13 +253,9 @@ class BertConfig(PreTrainedConfig):
         """Reads a config as the base class does; both our model types are this class.
 
         Raises:
-            ValueError: It is no JSON object, or names an attention kernel of the hub, which is
-                code.
+            ValueError: It names an attention kernel of the hub, which is code.
         """
-        with explained(check_config_file, args[0], kwargs):
-            fields, rest = super().get_config_dict(*args, **kwargs)
-            if not isinstance(fields, dict):
-                raise ValueError(f"the config of {args[0]} is no JSON object; restore it")
+        fields, rest = super().get_config_dict(*args, **kwargs)
         for name in ("attn_implementation", "_attn_implementation"):
             # transformers would fetch and run it. Only the caller of `from_pretrained` may ask so.
             if "/" in str(fields.get(name)):

@@ -7,7 +7,6 @@ Notation: B batch, S sequence, D hidden size, H heads, V vocabulary, L labels, C
 sequences, T computed tokens (see `layout.py`), N of them whose state is read.
 """
 
-import os
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -51,7 +50,6 @@ from .layers import (
 )
 from .layout import Encoded, Layout, Wanted, plan
 from .linear import is_hooked, is_intercepted, linear, type_name
-from .loading import CheckpointMismatch, check_model, check_size, explained, mismatch_message
 from .losses import (
     IGNORE_INDEX,
     check_labels,
@@ -168,43 +166,15 @@ class BertPreTrainedModel(PreTrainedModel):
                 model does not remember it.
 
         Raises:
-            OSError: No config, no weights, or a file of weights that cannot be read.
-            ValueError: A config that is no JSON object, a field out of its range, a model far
-                larger than the weights, or an unknown value of `prepare`.
-            CheckpointMismatch: Tensors of other sizes than the config's (unless
-                `ignore_mismatched_sizes=True`); a RuntimeError, as of transformers.
+            ValueError: An unknown value of `prepare`; others as in transformers.
         """
         wanted = kwargs.pop("prepare", None)
         check_dtype("prepare", wanted, True, False)
-        wants_info = kwargs.pop("output_loading_info", False)
-        ignores_sizes = kwargs.pop("ignore_mismatched_sizes", False)
-        with explained(check_model, pretrained_model_name_or_path, kwargs):
-            model, info = super().from_pretrained(
-                pretrained_model_name_or_path,
-                *model_args,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # reported below, by name
-                **kwargs,
-            )
-        if info["mismatched_keys"] and not ignores_sizes:
-            raise CheckpointMismatch(
-                mismatch_message(pretrained_model_name_or_path, info["mismatched_keys"])
-            )
+        loaded = super().from_pretrained(pretrained_model_name_or_path, *model_args, **kwargs)
         if wanted is not None and wanted is not False:
+            model = loaded[0] if kwargs.get("output_loading_info") else loaded
             model.prepare_for_inference(None if wanted is True else wanted)
-        return (model, info) if wants_info else model
-
-    @staticmethod
-    def _load_pretrained_model(
-        model: Any, state_dict: Any, checkpoint_files: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        # Here model and files are known, and no memory is allocated yet.
-        if checkpoint_files:
-            held = sum(os.path.getsize(file) for file in checkpoint_files)
-            check_size(model, held, os.path.dirname(checkpoint_files[0]))
-        return PreTrainedModel._load_pretrained_model(
-            model, state_dict, checkpoint_files, *args, **kwargs
-        )
+        return loaded
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -485,7 +455,7 @@ class BertModel(BertPreTrainedModel):
         places = layout.column if inputs.position_ids is None else inputs.position_ids
         states = self.embeddings(
             input_ids=inputs.input_ids,
-            position_ids=places,
+            position_ids=self._default_positions(inputs, layout),
             token_type_ids=inputs.token_type_ids,
             inputs_embeds=inputs.inputs_embeds,
             **{f"{CACHE}_length": inputs.past_length},
@@ -517,7 +487,7 @@ class BertModel(BertPreTrainedModel):
             None if x is None else layout.unpad(x.expand(*inputs.shape, *x.shape[2:]))
             for x in (*given, inputs.inputs_embeds)
         )
-        places = layout.column if places is None else places
+        places = self._default_positions(inputs, layout) if places is None else places
         states = self.embeddings(ids, types, places, embeddings)  # (T, D)
         is_quick = (
             layout.route is Route.ROWS
@@ -536,6 +506,13 @@ class BertModel(BertPreTrainedModel):
         left = self.encoder(states, layout=layout, **requests)
         layout = layout.to(left.last_hidden_state.device)
         return Encoded.of(layout, left, self.pooler, None)
+
+    def _default_positions(self, inputs: Inputs, layout: Layout) -> Tensor | None:
+        """The given positions, or those of the embeddings' buffer in each token's place."""
+        if inputs.position_ids is not None or layout.column is None:
+            return inputs.position_ids
+        table = getattr(self.embeddings, "position_ids", None)
+        return layout.column if table is None else table[0][layout.column]
 
     def _requests(self, head_mask: Any, hidden_states: Any, attentions: Any) -> dict[str, Any]:
         """Arguments of the encoder for everything but the last states."""

@@ -37,7 +37,7 @@ from hf_bert_impl.files.json_files import write_json
 from hf_bert_impl.files.lock import output_lock
 from hf_bert_impl.files.output_folder import check_output
 from hf_bert_impl.model.configuration_bert import BertConfig
-from hf_bert_impl.model.tokenization_bert import BertTokenizer
+from hf_bert_impl.tokenization_bert import BertTokenizer
 from hf_bert_impl.training.checkpointing import (
     SETTINGS,
     check_settings,

@@ -10,7 +10,7 @@ from hf_bert_impl.files.json_files import read_json
 from hf_bert_impl.inference import loading
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS, BertConfig
 from hf_bert_impl.model.modeling_bert import BertForMaskedLM, BertForPreTraining
-from hf_bert_impl.model.tokenization_bert import BertTokenizer
+from hf_bert_impl.tokenization_bert import BertTokenizer
 from hf_bert_impl.training.opening import open_weights
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 

@@ -229,7 +229,7 @@ INSIDE = {
     "finetune": "hf_bert_impl.training.finetuning.write_results",
     "pretrain": "hf_bert_impl.training.pretraining_trainer.PretrainingTrainer.training_step",
     "push": "hf_bert_impl.hub.pushing.check_loading",
-    "tokenizer train": "hf_bert_impl.model.tokenization_bert.BertTokenizer.save_pretrained",
+    "tokenizer train": "hf_bert_impl.tokenization_bert.BertTokenizer.save_pretrained",
 }
 TERMINATED = 128 + signal.SIGTERM
 

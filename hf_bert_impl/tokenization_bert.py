@@ -15,7 +15,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokeniz
 from tokenizers.models import WordPiece
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
-from .loading import check_tokenizer, explained, read_json
+from hf_bert_impl.checkpoint_files import check_tokenizer, explained
+from hf_bert_impl.files.json_files import read_json
 
 VOCAB_FILES_NAMES = {"vocab_file": "vocab.txt", "tokenizer_file": "tokenizer.json"}
 
@@ -259,6 +260,7 @@ class BertTokenizer(TokenizersBackend):
             with open(file_names[0], encoding="utf-8") as file:
                 config = json.load(file)  # which the base class has just written
             config["tokenizer_class"] = "PreTrainedTokenizerFast"
+            config["model_input_names"] = self.model_input_names
             with open(file_names[0], "w", encoding="utf-8") as file:
                 file.write(json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
         try:

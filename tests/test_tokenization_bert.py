@@ -10,7 +10,7 @@ import transformers
 from tokenizers import Tokenizer, models
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
-from hf_bert_impl.model.tokenization_bert import BertTokenizer, load_vocab
+from hf_bert_impl.tokenization_bert import BertTokenizer, load_vocab
 
 HARD_TEXTS = [
     "Hello, World! It's 3.14% of $5 -- isn't it? e-mail@x.org [brackets] {a}<b>",
@@ -231,9 +231,11 @@ def test_never_split_survives_saving_even_in_stock_tokenizers(bert_folder, reade
     read = READERS[reader].from_pretrained(bert_folder)
     assert read.tokenize("The Apple apple") == ["the", "Apple", "apple"]
     if reader != "stock":
-        BertTokenizer(SMALL, do_basic_tokenize=False).save_pretrained(bert_folder)
+        written = BertTokenizer(SMALL, do_basic_tokenize=False)
+        written.save_pretrained(bert_folder)
         read = READERS[reader].from_pretrained(bert_folder)
         assert read.tokenize("The mat, cat") == ["The", "mat,", "cat"]
+        assert outputs(read, "The mat, cat", "mat") == outputs(written, "The mat, cat", "mat")
 
 
 def test_vocab_txt_is_written_too_and_has_the_same_ids(tmp_path):
