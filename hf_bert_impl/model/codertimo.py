@@ -128,9 +128,9 @@ class CodertimoPooler(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
 
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        """(B, S, D) to (B, D)."""
-        return hidden_states[:, 0]
+    def forward(self, first_token: Tensor) -> Tensor:
+        """(B, 1, D), or (B, S, D) of a call with padding, to (B, D); see `BertPooler`."""
+        return first_token[:, 0]
 
     takes_packed = (forward,)
 

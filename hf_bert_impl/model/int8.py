@@ -240,7 +240,7 @@ def _best_form(weight: Tensor, states: Tensor, limit: int) -> Form:
 
 def _best_zero(states: Tensor) -> int:
     """The byte of 0.0 for which the scales of rows are smallest."""
-    zeros = torch.arange(1.0, 255, device="cpu")[:, None]
+    zeros = torch.arange(1, 255, dtype=torch.float32, device="cpu")[:, None]
     scales = torch.maximum(states.amax(-1) / (255 - zeros), -states.amin(-1) / zeros)
     return 1 + int(scales.square().mean(dim=1).argmin())
 

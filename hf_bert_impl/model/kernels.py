@@ -224,7 +224,9 @@ def _is_exact(kind: Int8Kind, limit: int) -> bool:
     weight[1::3] = -limit
     weight[2::3, ::2] = -limit
     ones = torch.ones(len(weight), device="cpu", dtype=torch.float32)
-    states = torch.full((2 * FEW_ROWS + 1, weight.shape[1]), 127.0, device="cpu")
+    states = torch.full(
+        (2 * FEW_ROWS + 1, weight.shape[1]), 127.0, dtype=torch.float32, device="cpu"
+    )
     states[3::5] = -128
     states[4::5, 1::2] = 1
     expected = states @ weight.float().T  # below 2²⁴, where float32 holds all whole numbers

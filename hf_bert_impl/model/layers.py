@@ -21,6 +21,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 
 from .attention import BertCrossAttention, BertSelfAttention, Dropout, prune_linear
 from .configuration_bert import BertConfig
+from .inputs import reads_values
 from .layout import Layout
 from .linear import (
     NOT_FUSED,
@@ -138,8 +139,10 @@ class BertEmbeddings(nn.Module):
 
         Args:
             input_ids: (B, S) or (T,) token ids; or give `inputs_embeds`.
-            token_type_ids: (B, S), (1, S), (S,) or (T,); if None `first_type`.
-            position_ids: Likewise; if None 0, 1, 2, … after the cached tokens.
+            token_type_ids: (B, S), (1, S), (S,) or (T,); if None those of the buffer
+                `token_type_ids` at the positions.
+            position_ids: Likewise; if None those of the buffer `position_ids`, which holds
+                0, 1, 2, …, after the cached tokens.
             inputs_embeds: (..., D) instead of word embeddings.
             cache_length: Number of cached tokens before this batch.
             past_key_values_length: `cache_length` by the name of transformers before 5.24.
@@ -149,19 +152,24 @@ class BertEmbeddings(nn.Module):
         """
         own: Any = self._modules  # not by `nn.Module.__getattr__`, whose time can be measured
         states: Any = own["word_embeddings"](input_ids) if inputs_embeds is None else inputs_embeds
-        shape, device = states.shape[:-1], states.device
+        shape = states.shape[:-1]
+        if position_ids is None:
+            start = cache_length or past_key_values_length
+            position_ids = self.position_ids[:, start : start + shape[-1]]
+            position_ids = position_ids if len(shape) > 1 else position_ids[0]
         if token_type_ids is None:
-            # The same everywhere: of packed tokens, one row is broadcast.
-            types = shape if len(shape) > 1 else (1,)
-            token_type_ids = torch.full(types, self.first_type, device=device)
+            token_type_ids = self._types(position_ids, shape)
         states = states + own["token_type_embeddings"](token_type_ids)
         if self.adds_positions:
-            if position_ids is None:
-                start = cache_length or past_key_values_length
-                position_ids = torch.arange(start, start + shape[-1], device=device)
-                position_ids = position_ids[None] if len(shape) > 1 else position_ids
             states = states + own["position_embeddings"](position_ids)
         return own["dropout"](own["LayerNorm"](states))
+
+    def _types(self, position_ids: Tensor, shape: torch.Size) -> Tensor:
+        """The token types of tokens at these positions, by the buffer, which a user may fill."""
+        types = self.token_type_ids[0]
+        if len(shape) == 1 and reads_values(types) and bool((types == types[0]).all()):
+            return types[:1]  # the same everywhere: of packed tokens, one row is broadcast
+        return types[position_ids].expand(shape)
 
     takes_packed = (forward,)
 
@@ -610,9 +618,13 @@ class BertPooler(nn.Module):
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.activation = nn.Tanh()
 
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        """(B, S, D) to (B, D)."""
-        return linear(self.dense, hidden_states[:, 0], self.activation)
+    def forward(self, first_token: Tensor) -> Tensor:
+        """(B, 1, D) to (B, D).
+
+        A call with padding, as transformers computes it, gives (B, S, D). So read `[:, 0]` alone. A
+        pooler that reads other tokens may not declare `takes_packed`: it gets (B, S, D) then.
+        """
+        return linear(self.dense, first_token[:, 0], self.activation)
 
     takes_packed = (forward,)
 

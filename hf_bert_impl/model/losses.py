@@ -217,6 +217,14 @@ def check_targets(labels: Tensor, count: int, num_labels: int, problem_type: str
         check_labels(labels, "labels", (count,), num_labels)
         return
     shape = (count, num_labels) if num_labels > 1 else (count,)
+    is_matrix = isinstance(labels, Tensor) and labels.ndim == 2 and len(labels) == count
+    if is_matrix and labels.shape[1] != num_labels:
+        found = labels.shape[1]
+        raise ValueError(
+            f"labels has shape {tuple(labels.shape)}; with num_labels={num_labels} this batch "
+            f"needs {shape}. If the classifier has {found} outputs, set model.num_labels = "
+            f"model.config.num_labels = {found}."
+        )
     check_labels(labels, "labels", shape, None)
     if not reads_values(labels):
         return

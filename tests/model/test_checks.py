@@ -93,7 +93,7 @@ CLASSIFIER = "BertForSequenceClassification"
         ("BertForNextSentencePrediction", {"labels": torch.tensor([0, 2])}, "holds 2; allowed"),
         (CLASSIFIER, {"labels": torch.tensor([0, 3])}, "num_labels=3"),
         (CLASSIFIER, {"labels": torch.tensor([0, 1, 1])}, r"shape \(3,\)"),
-        (CLASSIFIER, {"labels": torch.ones(2, 4)}, r"needs \(2, 3\)"),
+        (CLASSIFIER, {"labels": torch.ones(2, 4)}, r"needs \(2, 3\).* model.config.num_labels = 4"),
         (CLASSIFIER, {"labels": torch.ones(2, 3).long()}, r"or give floats: labels.float\(\)"),
         ("BertLMHeadModel", {"labels": IDS, "shift_labels": IDS + 60}, "shift_labels holds 72"),
         (

@@ -1,5 +1,6 @@
 """The table of kernels: what each computes, which is chosen, and that int8 sums are exact."""
 
+import copy
 import dataclasses
 import math
 
@@ -194,6 +195,22 @@ def test_auto_without_kernels_for_halves_is_float32(fresh_choice, caplog):
     model = random_model("BertModel", random_config(26)).prepare_for_inference("auto")
     assert model.dtype == prepared_kernels(model).dtype == torch.float32
     assert "so the model computes in float32" not in caplog.text
+
+
+def test_int8_under_another_default_dtype(fresh_choice):
+    """Kernels and forms are tried in float32, whatever `torch.set_default_dtype` says."""
+    model, batch = model_and_batch("BertModel", 8)
+    (chosen, *_) = choices("int8")
+    expected = outputs(copy.deepcopy(model).prepare_for_inference("int8"), batch)[0]
+    for dtype in (torch.bfloat16, torch.float16, torch.float64):
+        forget()
+        torch.set_default_dtype(dtype)
+        try:
+            prepared = copy.deepcopy(model).prepare_for_inference("int8")
+            assert prepared_kernels(prepared) == chosen
+            assert torch.equal(outputs(prepared, batch)[0], expected)
+        finally:
+            torch.set_default_dtype(torch.float32)
 
 
 def test_nothing_is_packed_on_an_accelerator(monkeypatch, caplog):

@@ -10,6 +10,7 @@ import hf_bert_impl
 from hf_bert_impl.parity import reference_model
 from tests.model.cases import (
     HEADS,
+    assert_same_as_upstream,
     gradients,
     model_and_batch,
     outputs,
@@ -55,3 +56,50 @@ def test_gradient_checkpointing_changes_no_gradient(reentrant):
         found.append(gradients(model, model(**batch).loss))
     assert len(calls) == 2  # computed again on the way back
     torch.testing.assert_close(found[0], found[1], atol=1e-7, rtol=0)
+
+
+#: How the buffers of the embeddings, (1, positions), may be filled.
+WRITES = {
+    "in place": lambda table, new: table.copy_(new),
+    "through data": lambda table, new: table.data.copy_(new),
+    "through NumPy": lambda table, new: table.numpy().__setitem__(..., new.numpy()),
+    "one place": lambda table, new: table[:, 1:2].copy_(new[:, 1:2]),
+    "replaced": None,
+}
+
+
+@pytest.mark.parametrize("padding", ["right", "left", "none"])
+@pytest.mark.parametrize("way", WRITES)
+@pytest.mark.parametrize("head", ["BertModel", "BertForMaskedLM", "BertLMHeadModel"])
+def test_buffers_of_ids_are_read(head, way, padding):
+    """Whoever writes into them gets stock's numbers, with and without token types in the call."""
+    sizes = dict(type_vocab_size=3, max_position_embeddings=19)
+    model, batch = model_and_batch(head, 4, padding, **sizes)
+    reference = reference_model(model)
+    places = (torch.arange(19)[None] * 5 + 2) % 19
+    for name, new in (("position_ids", places), ("token_type_ids", places % 3)):
+        for one in (model, reference):
+            embeddings = one.base_model.embeddings
+            if way == "replaced":
+                setattr(embeddings, name, new.clone())
+            else:
+                WRITES[way](getattr(embeddings, name), new)
+    given = {name: batch.get(name) for name in ("input_ids", "attention_mask") if name in batch}
+    for extra in ({}, {"token_type_ids": batch["token_type_ids"]}):
+        assert_same_as_upstream(model, given | extra, reference=reference)
+    positions = {"position_ids": batch["position_ids"]}
+    assert_same_as_upstream(model, given | positions, reference=reference)
+    assert_same_as_upstream(model.prepare_for_inference(), given, reference=reference)
+
+
+def test_packed_input_reads_the_buffers():
+    model, batch = model_and_batch("BertModel", 4, "none", type_vocab_size=3)
+    table = model.embeddings.position_ids
+    table.copy_(table.flip(1))
+    model.embeddings.token_type_ids.copy_(table % 3)
+    rows = batch["input_ids"][:3]
+    expected = outputs(model, {"input_ids": rows}).last_hidden_state.flatten(0, 1)
+    totals = torch.arange(4) * rows.shape[1]
+    for one in (model, model.prepare_for_inference()):
+        found = outputs(one, {"input_ids": rows.reshape(1, -1), "cu_seq_lens_q": totals})
+        torch.testing.assert_close(found.last_hidden_state[0], expected, atol=1e-5, rtol=1e-5)
