@@ -37,8 +37,8 @@ from hf_bert_impl.inference.loading import (
 from hf_bert_impl.inference.packed_loop import Features, TokenBudget, packable
 from hf_bert_impl.inference.sentence_folder import check_modules, check_type, read_modules
 from hf_bert_impl.model.configuration_bert import EXTENDED_MODEL_TYPE
-from hf_bert_impl.model.linear import linear
-from hf_bert_impl.model.steady import make_steady
+from hf_bert_impl.model.linear import computed_by, linear
+from hf_bert_impl.model.steady import steady_layers
 from hf_bert_impl.optimization import optimize
 
 require("sentence_transformers", "embed", "TextEncoder")
@@ -455,11 +455,11 @@ def _keep_bits(encoder: Any) -> None:
 
 def _steady_dense(module: Any, features: Features) -> Features:
     """A batch-invariant `Dense.forward`."""
-    make_steady(module)
     vectors = features[module.module_input_name]
-    output = module.activation_function(linear(module.linear, vectors))
-    if module.use_residual:
-        is_same = module.in_features == module.out_features
-        output = output + (vectors if is_same else linear(module.residual, vectors))
+    with computed_by(steady_layers(module).products):
+        output = module.activation_function(linear(module.linear, vectors))
+        if module.use_residual:
+            is_same = module.in_features == module.out_features
+            output = output + (vectors if is_same else linear(module.residual, vectors))
     features[module.module_output_name] = output
     return features

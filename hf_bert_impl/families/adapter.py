@@ -28,7 +28,7 @@ from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.inputs import TOTALS, Inputs, check_positions
 from hf_bert_impl.model.kernels import Kernels
 from hf_bert_impl.model.layout import Encoded, Layout, Wanted, plan, scatter
-from hf_bert_impl.model.linear import linear, type_name
+from hf_bert_impl.model.linear import computed_by, linear, type_name
 from hf_bert_impl.model.losses import IGNORE_INDEX
 from hf_bert_impl.model.modeling_bert import BertModel
 from hf_bert_impl.model.preparing import drop_prepared, prepared_kernels
@@ -206,7 +206,7 @@ class FamilyModel(BertModel):
             if hidden_states is None:
                 hidden_states = self.bare_config.output_hidden_states
             requests = self._requests(None, hidden_states or False, False)
-            route = self._route(inputs, True, False, False)
+            route = self._route(inputs, None, True, False, False)
             if route.is_packed:
                 wanted = self._complete(self._required(inputs, given), False, inputs, route)
                 layout = plan(inputs, wanted, route)
@@ -214,7 +214,8 @@ class FamilyModel(BertModel):
                 if not (has_bias or self.config.batch_invariant):
                     layout, has_bias = self._grid_with_bias(inputs, wanted), True
                 if has_bias and layout.route.is_packed:
-                    return self._encode_packed(inputs, layout, requests, {})
+                    with computed_by(self._inside.products(self, self.config.batch_invariant)):
+                        return self._encode_packed(inputs, layout, requests, {})
                 reason = "a mask with holes, or a row without tokens"
             elif inputs.is_packed:
                 reason = self._why_padded(inputs, True, False)
@@ -223,7 +224,7 @@ class FamilyModel(BertModel):
                 f"packed input cannot be used with {reason}. Pass one row for each text."
             )
         if self.config.batch_invariant:
-            self._check_batch_invariant(reason, "eager", self.device)
+            self._check_batch_invariant(reason, True, self.device)
         return None
 
     def _add_bias(self, layout: Layout) -> bool:

@@ -20,7 +20,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from .configuration_bert import BertConfig
 from .inputs import is_traced
 from .layout import Layout, RowGroup
-from .linear import Packed, linear
+from .linear import Packed, by_rows, linear, product_of
 from .masks import CACHE, check_bias
 from .route import Route
 
@@ -231,14 +231,13 @@ class BertSelfAttention(nn.Module):
         # Past `nn.Module.__getattr__`, whose time shows with one sentence; here as in `layers.py`.
         own, split = self._modules, (-1, self.attention_head_size)
         layers: tuple[Any, ...] = (own["query"], own["key"], own["value"])
-        packed = self.packed
-        if packed is not None:
-            together = packed.compute(layers, states)
-            if together is not None:
-                parts = together.view(*states.shape[:-1], 3, *split)
-                axes = (1, 2, 0, 3) if states.ndim == 2 else (2, 0, 3, 1, 4)
-                query, key, value = parts.permute(axes).unbind()
-                return query, key, value
+        joined = product_of(self, states)
+        if joined is not None:
+            together = by_rows(joined, states)
+            parts = together.view(*states.shape[:-1], 3, *split)
+            axes = (1, 2, 0, 3) if states.ndim == 2 else (2, 0, 3, 1, 4)
+            query, key, value = parts.permute(axes).unbind()
+            return query, key, value
         query, key, value = (linear(each, states).unflatten(-1, split) for each in layers)
         return query.transpose(-3, -2), key.transpose(-3, -2), value.transpose(-3, -2)
 
@@ -294,22 +293,19 @@ class BertSelfAttention(nn.Module):
             longest = 0  # gradients need the probabilities, which the fused kernel does not keep
         contexts: list[Tensor] = []
         parts: Any = [(query, key, value)]
-        if len(layout.groups) > 1:
-            parts = zip(*(x.split(layout.sizes, dim=1) for x in (query, key, value)), strict=True)
+        if len(layout.groups) > 1 or layout.spare:
+            sizes = [*layout.sizes, layout.spare]
+            parts = zip(*(x.split(sizes, dim=1) for x in (query, key, value)), strict=True)
         for group, (q, k, v) in zip(layout.groups, parts, strict=False):
             if not group.keys or group.queries > longest:
                 contexts.append(self._attend_group(q, k, v, group, layout, dropout))
             else:
                 contexts += attend_rows(q, k, v, group, self.scaling, dropout, layout.bias)
+        if layout.spare:
+            contexts.append(contexts[0][:1].expand(layout.spare, -1, -1))
         if len(contexts) == 1:
             return contexts[0]
         return torch.cat(contexts or [query.transpose(0, 1)])
-
-    def attend_joined(self, joined: Tensor, layout: Layout) -> Tensor:
-        """The same for queries, keys and values side by side: (T, 3·H·d), to (T, H·d)."""
-        parts = joined.view(len(joined), 3, -1, self.attention_head_size).permute(1, 2, 0, 3)
-        query, key, value = parts.unbind()
-        return self._attend(query, key, value, layout).flatten(1)
 
     def _attend_single(self, query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
         """The same, sequence by sequence, by the same calls whatever the others are.

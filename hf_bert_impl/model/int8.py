@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .linear import NOT_FUSED, TYPICAL_ROWS, Fused, finish, joined
+from .linear import TYPICAL_ROWS, Fused, Product, finish, joined
 
 _engine_lock = threading.Lock()
 #: Libraries for x86 take states as unsigned bytes; this bit makes them of signed ones.
@@ -48,7 +48,7 @@ class Form(NamedTuple):
 PLAIN = Form()
 
 
-class Int8Product:
+class Int8Product(Product):
     """int8 weights and states.
 
     Args:
@@ -57,6 +57,8 @@ class Int8Product:
         few_rows: FBGEMM multiplies up to so many rows, oneDNN more.
         form: Of the states.
     """
+
+    dtype = torch.float32
 
     def __init__(
         self, layers: Sequence[nn.Linear], limit: int, few_rows: int = 0, form: Form | None = None
@@ -74,9 +76,7 @@ class Int8Product:
             self.few_sums = FewInt8Sums(whole, scale, self.zero)
         self.fit = Fit(self.zero)
 
-    def __call__(
-        self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
-    ) -> Tensor:
+    def compute(self, states: Tensor, residual: Tensor | None, activation: Fused) -> Tensor:
         """See `Product`."""
         if self.inverse is not None:
             states = states * self.inverse

@@ -8,7 +8,6 @@ published checkpoints' (`cls.predictions.transform.dense.weight`, …).
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -23,27 +22,14 @@ from .attention import BertCrossAttention, BertSelfAttention, Dropout, prune_lin
 from .configuration_bert import BertConfig
 from .inputs import reads_values
 from .layout import Layout
-from .linear import (
-    NOT_FUSED,
-    Fused,
-    Guard,
-    Packed,
-    Product,
-    fused,
-    is_hooked,
-    linear,
-    normalise,
-    type_name,
-)
+from .linear import by_rows, linear, product_of, type_name
 from .masks import CACHE
-from .preparing import packable
 from .route import Route
 
 #: If the activations of the feed-forward sub-layer would take more bytes than this, it is computed
 #: in slices of so many tokens. The system allocates blocks of 32 MiB or more each time.
 LARGEST_BLOCK = 24 << 20
 SLICE_TOKENS = 512
-_TRAINING = itemgetter("training")
 
 
 def activation(config: BertConfig) -> Callable[[Tensor], Tensor]:
@@ -174,11 +160,6 @@ class BertEmbeddings(nn.Module):
     takes_packed = (forward,)
 
 
-def is_idle(dropout: Any) -> bool:
-    """Whether a dropout returns its input unchanged and has no hook."""
-    return type(dropout) is Dropout and not dropout.training and not is_hooked(dropout)
-
-
 class BertSelfOutput(nn.Module):
     """The end of a sub-layer: projects back, adds the sub-layer's input and normalises."""
 
@@ -192,10 +173,11 @@ class BertSelfOutput(nn.Module):
         """(..., width) and the sub-layer's input (..., D) to (..., D)."""
         own: Any = self._modules
         dense, dropout = own["dense"], own["dropout"]
-        if is_idle(dropout):
-            states = linear(dense, hidden_states, residual=input_tensor)
-        else:
+        product = product_of(dense, hidden_states)
+        if product is None or dropout.training or type(dropout) is not Dropout:
             states = dropout(linear(dense, hidden_states)) + input_tensor
+        else:
+            states = by_rows(product, hidden_states, input_tensor)
         return own["LayerNorm"](states)
 
     takes_packed: Any = (forward,)
@@ -369,54 +351,6 @@ class BertLayer(GradientCheckpointingLayer):
     takes_packed = (forward, feed_forward_chunk)
 
 
-class QuickLayer(NamedTuple):
-    """The parts of a layer with packed weights. Looking them up once saves time with few tokens."""
-
-    attention: BertSelfAttention
-    joined: Product
-    """Queries, keys and values side by side."""
-    dense: Product
-    first_norm: nn.Module
-    inner: Product
-    activation: Fused
-    outer: Product
-    last_norm: nn.Module
-
-    @classmethod
-    def of(cls, layer: Any, guard: Guard) -> "QuickLayer | None":
-        """The parts of a layer; None if they are not all BERT's own, with packed weights."""
-        if type(layer) is not BertLayer or layer.chunk_size_feed_forward:
-            return None
-        attention, inner, output = layer.attention, layer.intermediate, layer.output
-        parts = (attention, inner, output, attention.self, attention.output)
-        if tuple(map(type, parts)) != QUICK or attention.self.distance_embedding is not None:
-            return None
-        own, first = attention.self, attention.output
-        norms, function = (first.LayerNorm, output.LayerNorm), fused(inner.intermediate_act_fn)
-        places = list(packable(layer, ""))  # in the order of the data
-        packed: list[Any] = [vars(holder).get("packed") for holder, *_ in places]
-        is_quick = (
-            function is not NOT_FUSED
-            and {*map(type, norms)} == {nn.LayerNorm}
-            and {type(own.dropout), type(first.dropout), type(output.dropout)} <= IDLE
-            and all(type(each) is Packed and each.guard is guard for each in packed)
-        )
-        if not is_quick:
-            return None
-        for each, (_, layers, _) in zip(packed, places, strict=True):
-            each.fill(layers)  # a copy's layers, at its first call
-            if each.product is None or each.layers != layers:
-                return None
-        joined, dense, middle, outer = (each.product for each in packed)
-        return cls(own, joined, dense, norms[0], middle, function, outer, norms[1])
-
-
-#: Classes that return their input in eval mode.
-IDLE = {Dropout, nn.Dropout, nn.Identity}
-#: Of a layer, its attention, feed-forward modules, self-attention and what follows that.
-QUICK = (BertAttention, BertIntermediate, BertOutput, BertSelfAttention, BertSelfOutput)
-
-
 class Left(NamedTuple):
     """The encoder's output of packed states: transformers' own class takes longer to make."""
 
@@ -431,9 +365,6 @@ class BertEncoder(nn.Module):
         super().__init__()
         self.config = config
         self.layer = nn.ModuleList(layer_class(config, i) for i in range(config.num_hidden_layers))
-        #: Set by `prepare_for_inference`.
-        self.guard: Guard | None = None
-        self.most_quick_rows = LARGEST_BLOCK // (4 * config.intermediate_size)
 
     def forward(
         self,
@@ -493,39 +424,6 @@ class BertEncoder(nn.Module):
             tuple(found for found in attentions[1] if found is not None) or None,
         )
 
-    def forward_quick(self, states: Tensor, layout: Layout, listed: Any) -> Tensor | None:
-        """The last states of few packed tokens, without calling the modules.
-
-        Args:
-            states: (T, D) embeddings; no gradients are recorded.
-            layout: Of the states.
-            listed: The dict of modules; another object once any of them has changed.
-
-        Returns:
-            (T, D), or (N, D) of the tokens in `layout.outputs`. None if there are many tokens, a
-            module is in train mode, a layer is not quick or a weight has changed.
-        """
-        guard = self.guard
-        if guard is None or len(states) > self.most_quick_rows:
-            return None
-        if guard.listed is not listed:
-            found = [QuickLayer.of(layer, guard) for layer in self.layer]
-            guard.quick = [] if None in found else found
-            guard.modes, guard.listed = [*map(vars, self.modules())], listed
-        layers: list[QuickLayer] = guard.quick
-        is_ready = type(states) is Tensor and states.dtype is guard.dtype
-        if not layers or not is_ready or any(map(_TRAINING, guard.modes)) or not guard.holds():
-            return None
-        outputs, last = layout.outputs, layers[-1]
-        for layer in layers:
-            attention, joined, dense, first_norm, inner, activation, outer, last_norm = layer
-            context = attention.attend_joined(joined(states), layout)
-            if outputs is not None and layer is last:
-                context, states = context[outputs], states[outputs]
-            states = normalise(first_norm, dense(context, states))
-            states = normalise(last_norm, outer(inner(states, None, activation), states))
-        return states
-
     def _forward_packed(
         self, states: Tensor, layout: Layout, head_mask: Any, selection: Any, given: dict[str, Any]
     ) -> Left:
@@ -536,6 +434,8 @@ class BertEncoder(nn.Module):
             collected = _Collected(selection, len(layers) + 1, layout)
             states = collected.take(states)
         given["layout"] = layout
+        if layout.outputs is not None and not layers:
+            states = states[layout.outputs]
         for index, layer in enumerate(layers.values()):
             if head_mask is not None:
                 given["head_mask"] = head_mask[index]

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from .inputs import TOTALS_DO_NOT_FIT, Inputs
+from .linear import rounded_up
 from .route import Route
 
 #: Queries and keys of each sequence.
@@ -86,6 +87,9 @@ class Layout:
     mask: Any = None
     #: (1, S) the number of each token's sequence, if packed input stays one row.
     number: Tensor | None = None
+    #: Rows after the T tokens that nobody reads: kernels get few numbers of rows, see
+    #: `linear.rounded_up`. They repeat the first token, here and below.
+    spare: int = 0
     #: (T,) flat position `row * S + column` of each computed token in the caller's tensors; None
     #: if all positions are computed, in the caller's order.
     token_index: Tensor | None = None
@@ -130,6 +134,9 @@ class Layout:
     def read(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """`token_index`, `visible` and `first_token` among the states that the caller reads."""
         index, visible, first = self.token_index, self.visible, self.first_token
+        if self.spare:
+            index = None if index is None else index[: self.tokens]
+            visible = None if visible is None else visible[: self.tokens]
         if self.outputs is not None:
             index = self.outputs if index is None else index[self.outputs]
             visible = None if visible is None else visible[self.outputs]
@@ -139,7 +146,9 @@ class Layout:
     def unpad(self, padded: Tensor) -> Tensor:
         """(B, S, ...) to (T, ...)."""
         flat = padded.flatten(0, 1)
-        return flat if self.token_index is None else flat.index_select(0, self.token_index)
+        if self.token_index is not None:
+            return flat.index_select(0, self.token_index)
+        return repeat_first(flat, self.spare)
 
     def pad(self, states: Tensor) -> Tensor:
         """(T, ...) to (B, S, ...), zero at every position that is not computed or not visible."""
@@ -147,7 +156,10 @@ class Layout:
             return states
         if self.visible is not None:
             states = states.masked_fill(~self.visible[:, None], 0)
-        return scatter(states, self.token_index, self.shape)
+        index = self.token_index
+        if self.spare:
+            states, index = states[: self.tokens], None if index is None else index[: self.tokens]
+        return scatter(states, index, self.shape)
 
     def refill(self, padded: Tensor, states: Tensor) -> Tensor:
         """(T, ...) read back from `padded`, so that gradients pass through it.
@@ -224,11 +236,33 @@ def plan(inputs: Inputs, wanted: Wanted, route: Route) -> Layout:
     is_in_place = layout.token_index is None and not layout.order
     if wanted.first_token and (wanted.only_required or not is_in_place):
         layout.first_token = _first_tokens(lengths, order, firsts).to(device)
+    if route is Route.ROWS and device.type == "cpu":
+        _add_spare(layout, rounded_up(layout.tokens) - layout.tokens)
     if route in (Route.GRID, Route.VARLEN):
         _prepare_grid(layout)
     if wanted.only_required:
         layout.outputs = _outputs(layout, wanted.required)
     return layout
+
+
+def _add_spare(layout: Layout, spare: int) -> None:
+    """Appends rows that nobody reads."""
+    if not spare:
+        return
+    layout.spare = spare
+    if layout.column is None:  # of one sequence
+        layout.column = torch.arange(layout.tokens, device=layout.device)
+    for name in ("token_index", "column", "visible"):
+        value = getattr(layout, name)
+        if value is not None:
+            setattr(layout, name, repeat_first(value, spare))
+
+
+def repeat_first(rows: Tensor, times: int) -> Tensor:
+    """(T, ...) to (T + times, ...), the first row at the end."""
+    if not times:
+        return rows
+    return torch.cat((rows, rows[:1].expand(times, *rows.shape[1:])))
 
 
 def _prepare_grid(layout: Layout) -> None:
@@ -357,7 +391,7 @@ def _outputs(layout: Layout, required: Tensor | None) -> Tensor:
         return first if layout.token_index is None else first.sort().values
     is_read = torch.zeros(layout.tokens, dtype=torch.bool, device=layout.device)
     if required is not None:
-        is_read |= layout.unpad(required.to(layout.device))
+        is_read |= layout.unpad(required.to(layout.device))[: layout.tokens]
     if first is not None:
         is_read[first] = True
     return is_read.nonzero().flatten()
@@ -416,6 +450,8 @@ class Encoded:
         starts = states  # (B or R, 1 or S, D), of which a pooler reads [:, 0]
         if first is not None:
             starts = (states if is_packed else states[0]).index_select(0, first)[:, None]
+        if is_packed and layout.spare and layout.outputs is None:
+            states = states[: layout.tokens]
         if is_packed and index is None:
             states = states.unflatten(0, layout.shape)
             starts = states if first is None else starts

@@ -1,10 +1,15 @@
 """Linear layers: by packed weights where they are prepared, by oneDNN where that is faster.
 
-`linear` computes every linear layer of the model. A layer that `prepare_for_inference` packed has a
-`Packed` as its attribute `packed`, outside of its parameters. Other layers of float32
-are computed by oneDNN where it is faster than torch's own kernel on this CPU. The layer itself is
-called if something changes, records or transforms it: an adapter, a hook, quantisation, autocast, a
-compiler, a tracer, `torch.func` or a mode.
+`linear` computes every linear layer of the model. `PRODUCTS` has the kernels of the call that this
+thread computes, by module. A call decides once which layers are in it (`route.Inside.products`):
+not those that an adapter, a hook, quantisation, autocast, a compiler, a tracer, `torch.func` or a
+mode changes, records or transforms. The other layers are called as usual.
+
+`prepare_for_inference` packs weights. They are in `Packed`, the attribute `packed` of the module
+that they were made from, outside of its parameters.
+
+oneDNN and ideep keep a compiled primitive for each number of rows, for ever. So rows come in few
+numbers, see `rounded_up`.
 
 Notation: T rows, N outputs of a linear layer.
 """
@@ -12,13 +17,16 @@ Notation: T rows, N outputs of a linear layer.
 import math
 import platform
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache
-from itertools import chain
-from operator import attrgetter, is_, methodcaller
-from typing import Any, NamedTuple, Protocol
+from itertools import chain, count
+from operator import attrgetter, is_
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
@@ -28,13 +36,10 @@ from transformers.activations import ACT2FN
 from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
-#: The facts of a weight by which torch shows a change.
-_FACTS = (attrgetter("_version"), Tensor.data_ptr, attrgetter("dtype"), Tensor.stride)
-_ITEM = methodcaller("item")
 # The functions themselves: `torch.ops.aten` takes longer to call them.
 _gelu_: Callable[..., Tensor] = torch._C._nn.gelu_  # type: ignore[attr-defined]
 _silu_: Callable[[Tensor], Tensor] = torch._C._nn.silu_
-_fill_lock = threading.Lock()
+_lock = threading.RLock()
 #: Up to so many rows are few: reading the weights takes longer than computing.
 FEW_ROWS = 64
 #: So many weights do not fit in a core's cache: oneDNN is then faster for any number of rows.
@@ -43,6 +48,9 @@ MANY_WEIGHTS = 1 << 19
 MANY_PRODUCTS = 1 << 21
 #: oneDNN's layout is chosen for so many rows; it serves any number.
 TYPICAL_ROWS = 512
+#: Numbers of a weight that are compared in each call: blocks, and the numbers of a block. A block
+#: is in one line of the cache.
+SAMPLED_BLOCKS, SAMPLED_NUMBERS = 16, 16
 
 
 class Fused(NamedTuple):
@@ -54,19 +62,26 @@ class Fused(NamedTuple):
 
 NOT_FUSED = Fused()
 EXACT_GELU = Fused("gelu", "none")
-#: By the type of the module that computes it.
-FUSED_ACTIVATIONS = {
-    type(ACT2FN["gelu"]): EXACT_GELU,
-    type(ACT2FN["gelu_new"]): Fused("gelu", "tanh"),
-    type(ACT2FN["gelu_pytorch_tanh"]): Fused("gelu", "tanh"),
-    nn.ReLU: Fused("relu"),
-    nn.Tanh: Fused("tanh"),
-    nn.SiLU: Fused("swish"),
-    type(ACT2FN["silu"]): Fused("swish"),
+#: By the `forward` of the module that computes it; a patch of the class has another one.
+FUSED_ACTIVATIONS: dict[Any, Fused] = {
+    type(ACT2FN["gelu"]).forward: EXACT_GELU,
+    type(ACT2FN["gelu_new"]).forward: Fused("gelu", "tanh"),
+    type(ACT2FN["gelu_pytorch_tanh"]).forward: Fused("gelu", "tanh"),
+    nn.ReLU.forward: Fused("relu"),
+    nn.Tanh.forward: Fused("tanh"),
+    nn.SiLU.forward: Fused("swish"),
+    type(ACT2FN["silu"]).forward: Fused("swish"),
 }
 #: Activations of torch that give a number the same bits at any place. The others have one way for
 #: whole vectors of the CPU, and another for the numbers that are left over.
 STEADY_ACTIVATIONS = (NOT_FUSED, EXACT_GELU, Fused("relu"), Fused("tanh"))
+#: By name, for calls that record gradients; the second argument is the algorithm.
+DIFFERENTIABLE: dict[str, Callable[[Tensor, Any], Tensor]] = {
+    "gelu": lambda states, algorithm: nn.functional.gelu(states, approximate=algorithm),
+    "relu": lambda states, _: torch.relu(states),
+    "tanh": lambda states, _: torch.tanh(states),
+    "swish": lambda states, _: nn.functional.silu(states),
+}
 _IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda states: states,
     "relu": torch.relu_,
@@ -77,9 +92,10 @@ _IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
 
 def fused(activation: Any) -> Fused:
     """The fused form of this activation; `NOT_FUSED` if the activation must be called."""
-    found = FUSED_ACTIVATIONS.get(type(activation), NOT_FUSED)
-    if found is NOT_FUSED or is_hooked(activation):
-        return NOT_FUSED
+    forward = getattr(type(activation), "forward", None)
+    found = FUSED_ACTIVATIONS.get(forward, NOT_FUSED)
+    if found.name != "gelu":
+        return found
     act = getattr(activation, "act", nn.functional.gelu)
     # Another function may be inside of a GELU.
     return found if getattr(act, "func", act) is nn.functional.gelu else NOT_FUSED
@@ -97,29 +113,52 @@ def linear(
         residual: (..., N), or None.
 
     Raises:
-        ValueError: The layer is batch-invariant, and there is no such kernel for this call.
+        ValueError: The call is batch-invariant, and there is no such kernel for the activation.
     """
-    packed = layer.__dict__.get("packed")
-    if packed is not None:
-        output = packed.compute((layer,), states, activation, residual)
-        if output is not None:
-            return output
-    return _plain(layer, states, activation, residual)
+    product = product_of(layer, states)
+    if product is None:
+        output: Tensor = layer(states)
+        if activation is not None:
+            output = activation(output)
+        return output if residual is None else output + residual
+    function = NOT_FUSED if activation is None else fused(activation)
+    output = by_rows(product, states, residual, function)
+    if activation is None or function is not NOT_FUSED:
+        return output
+    if product.is_steady:
+        raise no_kernel(type_name(type(activation)))
+    activated: Tensor = activation(output)
+    return activated
 
 
-def _plain(layer: nn.Module, states: Tensor, activation: Any, residual: Tensor | None) -> Tensor:
-    """`linear` of a layer that is not packed."""
-    if not takes_onednn(layer, states):
-        output = layer(states)
-    elif torch.is_grad_enabled() and (states.requires_grad or _learns(layer)):
-        output = _Product.apply(states, *_parts(layer))
-    elif activation is not None and fused(activation) is EXACT_GELU:
-        output, activation = multiply(states, *_parts(layer), "gelu", "none"), None
-    else:
-        output = multiply(states, *_parts(layer))
-    if activation is not None:
-        output = activation(output)
-    return output if residual is None else output + residual
+def no_kernel(activation: str) -> ValueError:
+    """The error of a batch-invariant call with such an activation."""
+    return ValueError(
+        f"batch_invariant=True has no kernel for the activation {activation}. Set hidden_act to "
+        "'gelu' or 'relu', or batch_invariant=False."
+    )
+
+
+def product_of(module: nn.Module, states: Tensor) -> "Product | None":
+    """The product by which a module computes these states in this call; None to call it."""
+    if torch.compiler.is_compiling():
+        return None
+    product = PRODUCTS.get().get(module)
+    return product if product is not None and product.dtype is states.dtype else None
+
+
+def by_rows(
+    product: "Product", states: Tensor, residual: Tensor | None = None, function: Fused = NOT_FUSED
+) -> Tensor:
+    """A product of states of any shape, (..., in) to (..., N)."""
+    if states.ndim == 2:
+        return product(states, residual, function)
+    rows = states.reshape(-1, states.shape[-1])
+    if residual is not None:
+        residual = residual.reshape(len(rows), -1)
+    output = product(rows, residual, function)
+    # `view` would return a tensor that autograd protects from writes.
+    return torch.ops.aten._unsafe_view.default(output, (*states.shape[:-1], output.shape[-1]))
 
 
 def normalise(norm: Any, states: Tensor) -> Tensor:
@@ -129,28 +168,47 @@ def normalise(norm: Any, states: Tensor) -> Tensor:
     return torch.layer_norm(states, shape, weight, bias, norm.eps)
 
 
-def _parts(layer: nn.Module) -> tuple[Any, Any]:
-    """Weight and bias, or None."""
-    return layer._parameters.get("weight"), layer._parameters.get("bias")
+def rounded_up(rows: int) -> int:
+    """The number of rows with which a kernel is called for so many.
+
+    The step grows with the number, as half of its root: 4 up to 64, 8 up to 256, 16 up to 1024.
+    So there are few numbers (88 up to 1024), and few rows more than necessary.
+    """
+    step = 1 << max((rows - 1).bit_length() - 1 >> 1, 0)
+    return -(-rows // step) * step
 
 
-def _learns(layer: nn.Module) -> bool:
-    return any(part is not None and part.requires_grad for part in _parts(layer))
+# --- kernels ------------------------------------------------------------------------------------
 
 
-# --- packed weights ----------------------------------------------------------------------------
-
-
-class Product(Protocol):
+class Product:
     """One linear layer, or several side by side, by one kernel."""
+
+    #: Of the states.
+    dtype: torch.dtype
+    #: Whether a row has the same bits in any number of rows.
+    is_steady = False
 
     def __call__(
         self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
     ) -> Tensor:
         """(T, in) to activation(states · Wᵀ + b) + residual, (T, N), a tensor of its own."""
+        rows = states.shape[0]
+        missing = rounded_up(rows) - rows
+        if not missing:
+            return self.compute(states, residual, activation)
+        fill = (0, 0, 0, missing)
+        if residual is not None:
+            residual = nn.functional.pad(residual, fill)
+        output = self.compute(nn.functional.pad(states, fill), residual, activation)
+        return output.resize_(rows, output.shape[1])  # in place: no copy
+
+    def compute(self, states: Tensor, residual: Tensor | None, activation: Fused) -> Tensor:
+        """The same for this number of rows."""
+        raise NotImplementedError
 
 
-class FloatProduct:
+class FloatProduct(Product):
     """Floats of any type, by oneDNN from weights in its layout, or by torch as they are.
 
     Args:
@@ -159,27 +217,21 @@ class FloatProduct:
         fused_rows: oneDNN computes steady activations of up to so many rows, and all others.
     """
 
-    __slots__ = (
-        *("bias", "fused_rows", "most_rows", "multiply", "multiply_and_add", "parts", "weight"),
-        "widths",
-    )
-
     def __init__(self, layers: Sequence[nn.Linear], most_rows: float, fused_rows: float) -> None:
-        weight, self.bias = joined(layers)
+        self.dtype = layers[0].weight.dtype
         self.most_rows, self.fused_rows = most_rows or -1, fused_rows  # no rows are torch's too
-        self.parts = (
-            [(layer.weight, layer.bias) for layer in layers] if most_rows < math.inf else []
-        )
-        self.widths = [layer.out_features for layer in layers]
-        if most_rows:
-            self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, TYPICAL_ROWS)
         # Looked up once, without the call around it: for few rows both can be measured.
         self.multiply = torch.ops.mkldnn._linear_pointwise.default._op
         self.multiply_and_add = torch.ops.mkldnn._linear_pointwise.binary._op
+        weight, self.bias = joined(layers)
+        self.parts = (
+            [(layer.weight, layer.bias) for layer in layers] if self.most_rows < math.inf else []
+        )
+        self.widths = [layer.out_features for layer in layers]
+        if self.most_rows > 0:
+            self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, TYPICAL_ROWS)
 
-    def __call__(
-        self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
-    ) -> Tensor:
+    def compute(self, states: Tensor, residual: Tensor | None, activation: Fused) -> Tensor:
         """See `Product`."""
         rows = states.shape[0]
         if rows > self.most_rows:
@@ -201,22 +253,62 @@ class FloatProduct:
         return output
 
 
-class LiveProduct:
-    """One layer by oneDNN on its weight as it is; if gradients are recorded, without activation."""
+class LiveProduct(Product):
+    """One layer on its weight as it is, with gradients where they are recorded.
 
-    def __init__(self, layer: nn.Linear) -> None:
-        self.layer = layer
+    Args:
+        layer: The layer.
+        most_rows: As in `FloatProduct`.
+        fused_rows: As there.
+        few_products: torch computes fewer multiplications than this with few weights.
+    """
+
+    def __init__(
+        self, layer: nn.Linear, most_rows: float, fused_rows: float, few_products: int = 0
+    ) -> None:
+        self.layer, self.dtype = layer, layer.weight.dtype
+        self.most_rows, self.fused_rows = most_rows, fused_rows
+        self.few_products = 0 if layer.weight.numel() >= MANY_WEIGHTS else few_products
 
     def __call__(
         self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
     ) -> Tensor:
+        """See `Product`; with gradients, the number of rows stays."""
+        weight, bias = parameters_of(self.layer)
+        if not is_recorded(states, weight, bias):
+            return super().__call__(states, residual, activation)
+        by_onednn = self._takes(states, weight)
+        output = (_Product.apply if by_onednn else nn.functional.linear)(states, weight, bias)
+        if activation is not NOT_FUSED:
+            output = DIFFERENTIABLE[activation.name](output, activation.algorithm)
+        return output if residual is None else output + residual
+
+    def compute(self, states: Tensor, residual: Tensor | None, activation: Fused) -> Tensor:
         """See `Product`."""
-        if torch.is_grad_enabled() and (states.requires_grad or _learns(self.layer)):
-            output = _Product.apply(states, *_parts(self.layer))
-            return output if residual is None else output + residual
-        if activation in STEADY_ACTIVATIONS:
-            return finish(multiply(states, *_parts(self.layer)), residual, activation)
-        return multiply(states, *_parts(self.layer), *activation)
+        weight, bias = parameters_of(self.layer)
+        if not self._takes(states, weight):
+            return finish(nn.functional.linear(states, weight, bias), residual, activation)
+        if len(states) > self.fused_rows and activation in STEADY_ACTIVATIONS:
+            return finish(multiply(states, weight, bias), residual, activation)
+        output = multiply(states, weight, bias, *activation)
+        return output if residual is None else output.add_(residual)
+
+    def _takes(self, states: Tensor, weight: Tensor) -> bool:
+        """Whether oneDNN computes so many rows."""
+        is_many = weight.numel() * len(states) >= self.few_products
+        return is_many and 0 < len(states) <= self.most_rows and states.shape[1] == weight.shape[1]
+
+
+def parameters_of(layer: nn.Module) -> tuple[Any, Any]:
+    """Weight and bias, or None."""
+    return layer._parameters.get("weight"), layer._parameters.get("bias")
+
+
+def is_recorded(states: Tensor, *parameters: Tensor | None) -> bool:
+    """Whether autograd records a product of these."""
+    return torch.is_grad_enabled() and any(
+        part is not None and part.requires_grad for part in (states, *parameters)
+    )
 
 
 def joined(layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor]:
@@ -235,235 +327,199 @@ def finish(output: Tensor, residual: Tensor | None, activation: Fused) -> Tensor
     return output if residual is None else output.add_(residual)
 
 
-class Guard:
-    """Linear layers whose weights are packed, with the facts of these weights.
+_NO_PRODUCTS: Mapping[nn.Module, Product] = {}
+#: The products of the call that this thread computes, by module; see `computed_by`.
+PRODUCTS: ContextVar[Mapping[nn.Module, Product]] = ContextVar("products", default=_NO_PRODUCTS)
 
-    A model has one of all its layers, so that one comparison serves a call of few tokens (see
-    `QuickLayer`). Otherwise each layer compares its own weights. The comparisons are loops of the
-    interpreter, because a sentence takes a few milliseconds and no cache holds hundreds of objects
-    between two calls.
+
+@contextmanager
+def computed_by(products: Mapping[nn.Module, Product]) -> Iterator[None]:
+    """Modules compute by these products inside, in this thread."""
+    token = PRODUCTS.set(products)
+    try:
+        yield
+    finally:
+        PRODUCTS.reset(token)
+
+
+def by_same_products(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, by the products of this call even if it is called after it."""
+    products = PRODUCTS.get()
+
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        with computed_by(products):
+            return function(*args, **kwargs)
+
+    return computed
+
+
+# --- packed weights -----------------------------------------------------------------------------
+
+
+#: The facts by which a change of a weight shows: of one that was copied, and of one that is read.
+_OF_COPIES = (attrgetter("_version"), Tensor.data_ptr, Tensor.stride)
+_OF_LIVE = (attrgetter("dtype"), attrgetter("device"), attrgetter("shape"))
+
+
+class Source:
+    """The linear layers that a product was made of, and the facts by which a change shows.
+
+    Args:
+        layers: Side by side.
+        is_packed: Whether the product has a copy of their weights.
     """
 
-    def __init__(self, dtype: torch.dtype | None = None) -> None:
-        #: Of the states that the encoder's packed weights take.
-        self.dtype = dtype
-        self.layers: list[Any] = []
-        self.slots: list[dict[str, Any]] = []
-        self.parameters: list[Any] = []
-        self.copied: list[Tensor] = []
-        #: See `BertEncoder.forward_quick`.
-        self.quick: list[Any] = []
-        self.modes: list[dict[str, Any]] = []
-        self.listed: Any = None
-        self.facts: list[list[Any]] = []
-
-    def add(self, layers: tuple[Any, ...]) -> None:
-        """Adds layers side by side as they are now."""
-        self.layers += layers
-        self.slots = [layer._parameters for layer in self.layers]
-        self.parameters = [part for layer in self.layers for part in _parts(layer)]
-        self.copied += [layer.weight for layer in layers]
-        if len(layers) > 1:  # of a single layer the kernel reads the bias as it is
-            self.copied += [layer.bias for layer in layers]
+    def __init__(self, layers: Sequence[nn.Module], is_packed: bool) -> None:
+        self.slots = [layer._parameters for layer in layers]
+        self.values = list(chain.from_iterable(map(dict.values, self.slots)))
+        self.parameters = [value for value in self.values if value is not None]
         # Views: they hold the memory, so that no other tensor can get it.
-        self.samples = list(map(_one_number, self.copied))
-        self.numbers = list(map(_ITEM, self.samples))
-        # Last: other threads may ask meanwhile, and until here it does not hold.
-        self.facts = [list(map(fact, self.copied)) for fact in _FACTS]
+        self.samples = list(map(_sample, self.parameters)) if is_packed else []
+        self.facts = _OF_COPIES if is_packed else _OF_LIVE
+        self.before = _read(self)
 
-    def has_parameters(self) -> bool:
-        """Whether each layer has the weight and bias that it had."""
-        return sum(map(len, self.slots)) == len(self.parameters) and all(
-            map(is_, chain.from_iterable(map(dict.values, self.slots)), self.parameters)
-        )
+    def is_unchanged(self) -> bool:
+        """Whether the layers have the parameters that they had, unchanged."""
+        return _has_same(self) and _read(self) == self.before
 
-    def holds(self) -> bool:
-        """Whether these are still the same, with the same version, memory, dtype and one number."""
-        return (
-            bool(self.layers)
-            and self.has_parameters()
-            and [list(map(fact, self.copied)) for fact in _FACTS] == self.facts
-            and list(map(_ITEM, self.samples)) == self.numbers
+
+def _has_same(source: "Source | Weights") -> bool:
+    """Whether the layers have the same parameters."""
+    found = list(chain.from_iterable(map(dict.values, source.slots)))
+    return len(found) == len(source.values) and all(map(is_, found, source.values))
+
+
+def _read(source: "Source | Weights") -> list[list[Any]]:
+    """The facts of the parameters that the layers had."""
+    facts = [list(map(fact, source.parameters)) for fact in source.facts]
+    return [*facts, list(map(np.ndarray.tobytes, source.samples))]
+
+
+class Weights:
+    """The products of a model, with the sources of them all.
+
+    A call asks once which of them it may use, in loops of the interpreter: a sentence takes a few
+    milliseconds, and no cache holds hundreds of objects between two calls.
+
+    Args:
+        places: Of each product the module that computes by it, itself, and its source.
+    """
+
+    def __init__(self, places: Iterable[tuple[nn.Module, Product, Source]]) -> None:
+        self.places = list(places)
+        self.products = {holder: product for holder, product, _ in self.places}
+        sources = [source for _, _, source in self.places]
+        self.facts = sources[0].facts if sources else ()
+        self.slots, self.values, self.parameters, self.samples = (
+            [part for source in sources for part in getattr(source, name)]
+            for name in ("slots", "values", "parameters", "samples")
         )
+        befores = [source.before for source in sources]
+        self.before = [list(chain(*facts)) for facts in zip(*befores, strict=True)]
+
+    @classmethod
+    def packed_in(cls, modules: Iterable[nn.Module]) -> "Weights":
+        """The packed weights of modules, whose layers are among them; packs those of a copy."""
+        modules, places = dict.fromkeys(modules), []
+        for module in modules:
+            packed = vars(module).get("packed")
+            if packed is not None and packed.fill(module) and modules.keys() >= {*packed.layers}:
+                places.append((module, packed.product, packed.source))
+        return cls(places)
+
+    def fresh(self) -> Mapping[nn.Module, Product]:
+        """The products whose weights are the same objects, unchanged.
+
+        A changed packed weight is discarded, with a warning. Other parameters may be there for one
+        call, as `torch.func.functional_call` has it.
+        """
+        if not self.places or (_has_same(self) and _read(self) == self.before):
+            return self.products
+        found = {}
+        for holder, product, source in self.places:
+            if source.is_unchanged():
+                found[holder] = product
+            elif source.samples and _has_same(source):
+                set_packed(holder, None)
+                logger.warning_once(
+                    "weights have changed since prepare_for_inference, so their layers compute as "
+                    "usual. Call it again."
+                )
+        return found
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.dtype,)
+        return type(self), ((),)
 
 
 class Packed:
     """The weights of linear layers side by side, as a kernel reads them.
 
-    It computes a call without gradients while each weight and bias is the same object with the same
-    version, memory and dtype, and one of its numbers is the same. Otherwise the layers compute as
-    usual. A copy or a pickle has no packed weights; it packs its own layers at its first call.
+    It is the attribute `packed` of its holder. A copy or a pickle has no packed weights; it packs
+    the layers of its own holder at its first call.
 
     Args:
-        kernels: From `kernels.choose`. With None no weights are packed.
-        guard: The model's.
+        kernels: From `kernels.choose`; None if there are none on the machine of a copy.
+        names: Of the holder's layers; empty if the holder is the layer.
         form: How int8 quantises the states (`int8.Form`).
     """
 
-    __slots__ = ("dtype", "form", "guard", "kernels", "layers", "own", "product")
-
-    def __init__(self, kernels: Any, guard: Guard, form: Any = None) -> None:
-        self.kernels, self.guard, self.form = kernels, guard, form
-        self.dtype: torch.dtype | None = None if kernels is None else kernels.states_dtype
+    def __init__(self, kernels: Any, names: tuple[str, ...] = (), form: Any = None) -> None:
+        self.kernels, self.names, self.form = kernels, names, form
         self.product: Any = None
-        self.layers: tuple[Any, ...] = ()
-        self.own = Guard()
+        self.layers: tuple[nn.Module, ...] = ()
+        self.source: Source | None = None
 
     @torch.no_grad()
-    def fill(self, layers: tuple[Any, ...]) -> None:
-        """Packs the weights of these layers, if they can be packed; once."""
-        with _fill_lock:  # threads may share a copy that is not filled yet
-            if self.layers:
-                return
-            if self.kernels is not None and not any(map(why_not_packed, layers)):
-                self.own.add(layers)
-                self.guard.add(layers)
-                self.product = self.kernels.pack(*layers, form=self.form)
-            self.layers = layers
-
-    def compute(
-        self,
-        layers: tuple[Any, ...],
-        states: Tensor,
-        activation: Any = None,
-        residual: Tensor | None = None,
-    ) -> Tensor | None:
-        """activation(layer) + residual, (..., in) to (..., N); None if the layers must be called.
-
-        Args:
-            layers: The layers that it packed, as they are now.
-            states: As for `linear`, and the others too.
-        """
-        if not self.layers:
-            self.fill(layers)
-        if (
-            self.product is None
-            or layers != self.layers
-            or type(states) is not Tensor
-            or states.dtype is not self.dtype
-            or not self._is_current()
-        ):
-            return None
-        function = NOT_FUSED if activation is None else fused(activation)
-        if states.ndim == 2 and (activation is None or function is not NOT_FUSED):
-            output: Tensor = self.product(states, residual, function)
-            return output
-        return _by_rows(self.product, states, activation, function, residual)
-
-    def _is_current(self) -> bool:
-        if torch.is_grad_enabled() or is_intercepted() or any(map(is_replaced, self.layers)):
-            return False
-        if self.own.holds():
-            return True
-        # Other parameters may be there for one call, as `torch.func.functional_call` has it.
-        if self.own.has_parameters():
-            logger.warning_once(
-                "weights have changed since prepare_for_inference, so their layers compute as "
-                "usual. Call it again."
-            )
-            self.product = None
-        return False
+    def fill(self, holder: nn.Module) -> bool:
+        """Packs the weights of a module's layers once; whether they are packed."""
+        with _lock:  # threads may share a copy that is not filled yet
+            layers: Any = tuple(holder._modules[name] for name in self.names) or (holder,)
+            if self.source is None:
+                is_plain = self.kernels is not None and not any(map(why_not_packed, layers))
+                source = Source(layers if is_plain else (), is_packed=True)
+                self.product = self.kernels.pack(*layers, form=self.form) if is_plain else None
+                self.layers = layers
+                self.source = source  # last: it shows that the rest is there
+            return self.product is not None and layers == self.layers
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Packed weights belong to these layers and this machine.
-        return type(self), (self.kernels, self.guard, self.form)
+        return type(self), (self.kernels, self.names, self.form)
 
 
-class Steady(Packed):
-    """The same for a batch-invariant layer: it computes every call or raises an error.
-
-    Args:
-        kernels: As in `Packed`; None if no weights are packed.
-        guard: As in `Packed`.
-        of_layer: Makes the kernel that reads a layer's weight as it is.
-        form: As in `Packed`.
-    """
-
-    __slots__ = ("of_layer",)
-
-    def __init__(
-        self,
-        kernels: Any,
-        guard: Guard,
-        of_layer: Callable[[nn.Linear], Product],
-        form: Any = None,
-    ) -> None:
-        super().__init__(kernels, guard, form)
-        self.of_layer = of_layer
-
-    def compute(
-        self,
-        layers: tuple[Any, ...],
-        states: Tensor,
-        activation: Any = None,
-        residual: Tensor | None = None,
-    ) -> Tensor:
-        """As in `Packed`.
-
-        Raises:
-            ValueError: There is no such kernel for this layer or activation.
-        """
-        (layer,) = layers
-        if not is_plain(layer, states):
-            raise ValueError(
-                "batch_invariant=True needs linear layers of torch on the CPU, without hooks, "
-                f"autocast or a tracer. One is a {type_name(type(layer))} of {states.dtype} on "
-                f"{states.device.type}. Set batch_invariant=False."
-            )
-        function = fused(activation)
-        has_gradient = torch.is_grad_enabled() and (states.requires_grad or _learns(layer))
-        is_steady = function in STEADY_ACTIVATIONS
-        if activation is not None and (function is NOT_FUSED or (has_gradient and not is_steady)):
-            raise ValueError(
-                "batch_invariant=True has no kernel for the activation "
-                f"{type_name(type(activation))}. Set hidden_act to 'gelu' or 'relu', or "
-                "batch_invariant=False."
-            )
-        is_int8 = self.kernels is not None and self.kernels.dtype == torch.int8
-        if is_steady or not is_int8:  # after int8, torch computes the activation
-            output = super().compute(layers, states, activation, residual)
-            if output is not None:
-                return output
-        function = NOT_FUSED if has_gradient else function
-        return _by_rows(self.of_layer(layer), states, activation, function, residual)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.kernels, self.guard, self.of_layer, self.form)
+def set_packed(holder: nn.Module, packed: Packed | None) -> None:
+    """Packs the weights of a module, or discards what was packed."""
+    if packed is not None:
+        packed.fill(holder)
+    vars(holder)["packed"] = packed
+    changes.append(next(_numbers))
 
 
-def _by_rows(
-    product: Any, states: Tensor, activation: Any, function: Fused, residual: Tensor | None
-) -> Tensor:
-    """Calls a kernel of rows for states of any shape. With `NOT_FUSED` the activation is called."""
-    rows = states if states.ndim == 2 else states.reshape(-1, states.shape[-1])
-    if residual is not None and residual.ndim != 2:
-        residual = residual.reshape(len(rows), -1)
-    output = product(rows, residual, function)
-    if activation is not None and function is NOT_FUSED:
-        output = activation(output)
-    if states.ndim == 2:
-        return output
-    # `view` would return a tensor that autograd protects from writes.
-    return torch.ops.aten._unsafe_view.default(output, (*states.shape[:-1], output.shape[-1]))
+#: The number of the last change of a `packed` attribute. A call that finds another one than before
+#: looks for packed weights again.
+_numbers = count()
+changes: deque[int] = deque([next(_numbers)], maxlen=1)
 
 
-def _one_number(weight: Tensor) -> Any:
-    """The bits of the number in the middle of a weight, as a NumPy view."""
-    flat = weight.detach().view(-1)[weight.numel() // 2]
-    return flat.view({8: torch.int64, 4: torch.int32, 2: torch.int16}[flat.itemsize]).numpy()
+def _sample(weight: Tensor) -> Any:
+    """Some numbers of a weight, spread over all of it, as a NumPy view of their bits."""
+    whole = {8: torch.int64, 4: torch.int32, 2: torch.int16}[weight.element_size()]
+    flat = weight.detach().view(whole).view(-1)
+    last = flat.numel() - SAMPLED_NUMBERS
+    step = 2 * last // (2 * SAMPLED_BLOCKS - 1)  # no divisor of it, to meet all columns
+    if step <= SAMPLED_NUMBERS:
+        return flat[: SAMPLED_BLOCKS * SAMPLED_NUMBERS].numpy()
+    return flat.as_strided((SAMPLED_BLOCKS, SAMPLED_NUMBERS), (step, 1)).numpy()
 
 
 def why_not_packed(layer: Any) -> str | None:
     """Why a linear layer's weights cannot be packed, or None if they can."""
-    if type(layer) is not nn.Linear:
+    if not is_linear(layer):
         advice = "; merge_and_unload() gives a plain model" * hasattr(layer, "merge")
         return f"is a {type_name(type(layer))}, not a {type_name(nn.Linear)}{advice}"
     if is_hooked(layer):
         return "has a hook"
-    weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
+    weight, bias = parameters_of(layer)
     if type(weight) is not nn.Parameter or type(bias) is not nn.Parameter:
         return "has no plain weight and bias"
     if not (_fits(weight, bias) and weight.is_cpu):
@@ -476,42 +532,29 @@ def why_not_packed(layer: Any) -> str | None:
     return None
 
 
-# --- layers that are not packed ----------------------------------------------------------------
-
-
-def takes_onednn(layer: nn.Module, states: Tensor) -> bool:
-    """Whether this call is a plain linear layer that oneDNN computes faster."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
-        return False
-    most_rows = most_rows_by_onednn()
-    if not most_rows or type(layer) is not nn.Linear or states.dtype is not torch.float32:
-        return False
-    weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
-    if weight is None or bias is None or not states.numel():
-        return False
-    is_large = weight.numel() >= MANY_WEIGHTS or states.numel() * weight.shape[0] >= MANY_PRODUCTS
-    rows = states.numel() // states.shape[-1]
-    return is_large and rows <= most_rows and is_plain(layer, states)
-
-
-def is_plain(layer: nn.Module, states: Tensor) -> bool:
-    """Whether this call is a plain linear layer of tensors that oneDNN takes."""
-    # The types must be exactly these: a subclass can do anything, and so can what
-    # `torch.func.functional_call` puts in place of a parameter.
-    if type(states) is not Tensor or not states.is_cpu or type(layer) is not nn.Linear:
-        return False
-    weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
-    if type(weight) is not nn.Parameter or not (bias is None or type(bias) is nn.Parameter):
-        return False
+def is_live(layer: Any) -> bool:
+    """Whether oneDNN can compute a linear layer on its weight as it is."""
+    weight, bias = parameters_of(layer)
+    types = {type(part) for part in (weight, bias) if part is not None}
     return (
-        _fits(weight, bias)
-        and states.shape[-1] == weight.shape[1]
-        and states.dtype is weight.dtype
+        is_linear(layer)
+        and weight is not None
+        and types == {nn.Parameter}
+        and _fits(weight, bias)
         and weight.is_cpu
         and not is_hooked(layer)
-        and not is_intercepted()
-        and not torch._C._functorch.is_legacy_batchedtensor(states)
     )
+
+
+def is_linear(layer: Any) -> bool:
+    """Whether it is torch's linear layer, or of a class that says so (`computes_linear`).
+
+    The types must be exactly these: another subclass can do anything.
+    """
+    return type(layer) is nn.Linear or "computes_linear" in vars(type(layer))
+
+
+# --- oneDNN on live weights ----------------------------------------------------------------------
 
 
 def _fits(weight: Tensor, bias: Tensor | None) -> bool:
@@ -632,11 +675,6 @@ def is_hooked(module: Any) -> bool:
         or module._compiled_call_impl is not None  # `module.compile()`
         or hooks_of_all._has_any_global_hook()
     )
-
-
-def is_replaced(layer: nn.Module) -> bool:
-    """Whether this is not torch's own linear layer, or has a hook."""
-    return type(layer) is not nn.Linear or is_hooked(layer)
 
 
 def is_intercepted() -> bool:

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_bert import BertConfig
 from .inputs import is_mapped
@@ -26,6 +28,23 @@ CACHE = {field.name for field in fields(BaseModelOutputWithPoolingAndCrossAttent
 #: Backends that take sequences of equal length without a mask, and that can add a position bias.
 #: Others (flash attention, flex, one that a user registered) get a padded batch and its mask.
 OWN_BACKENDS = ("eager", "sdpa")
+_FUNCTIONS = {"sdpa": sdpa_attention_forward}
+
+
+def is_own(backend: str | None) -> bool:
+    """Whether it is one of `OWN_BACKENDS`, with the function that transformers has for it."""
+    backend = backend or "eager"
+    function = ALL_ATTENTION_FUNCTIONS.get(backend)
+    return backend in OWN_BACKENDS and function is _FUNCTIONS.get(backend)
+
+
+def is_known(backend: str | None) -> bool:
+    """Whether its function is of transformers, so that it reads no padding if it has a mask."""
+    if is_own(backend):
+        return True
+    function = ALL_ATTENTION_FUNCTIONS.get(backend)
+    home = getattr(getattr(function, "func", function), "__module__", "")
+    return home.startswith("transformers.")
 
 
 def check_bias(config: BertConfig, backend: str) -> None:

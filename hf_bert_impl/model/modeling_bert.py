@@ -7,13 +7,14 @@ Notation: B batch, S sequence, D hidden size, H heads, V vocabulary, L labels, C
 sequences, T computed tokens (see `layout.py`), N of them whose state is read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, overload
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import GenerationMixin, PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
@@ -45,11 +46,10 @@ from .layers import (
     BertOnlyMLMHead,
     BertOnlyNSPHead,
     BertPreTrainingHeads,
-    Left,
     SinusoidalPositions,
 )
 from .layout import Encoded, Layout, Wanted, plan
-from .linear import is_hooked, is_intercepted, linear, type_name
+from .linear import by_same_products, computed_by, is_hooked, linear, type_name
 from .losses import (
     IGNORE_INDEX,
     check_labels,
@@ -65,10 +65,9 @@ from .losses import (
 
 # Older releases of transformers copy only the files that this one names when they load code from a
 # folder, so all are named here, needed or not.
-from .masks import CACHE, OWN_BACKENDS, check_bias, layer_masks
+from .masks import CACHE, check_bias, is_known, is_own, layer_masks
 from .preparing import check_dtype, drop_prepared, prepare
 from .route import Inside, Route, why_watched
-from .steady import drop_steady, make_steady
 
 __all__ = [
     "BertConfig",
@@ -260,11 +259,39 @@ class BertPreTrainedModel(PreTrainedModel):
         prepare(self, dtype)
         return self
 
+    def _score(self, part: Any, *states: Any) -> Any:
+        """`part(*states)` of a head, by its packed weights."""
+        is_invariant = _is_invariant(self.config)
+        is_plain = isinstance(part, nn.Linear) and not is_invariant  # such are not packed
+        if is_plain or is_traced(states[0].device, *states):
+            return part(*states)
+        self._inside.why_padded(part)
+        with computed_by(self._inside.products(part, is_invariant)):
+            return linear(part, *states) if isinstance(part, nn.Linear) else part(*states)
+
+    def _set_gradient_checkpointing(
+        self,
+        enable: bool = True,
+        gradient_checkpointing_func: Callable[..., Any] = checkpoint,
+        **kwargs: Any,
+    ) -> None:
+        """Lets the backward pass compute a layer again by the same kernels."""
+
+        def keeping(function: Callable[..., Any], *args: Any) -> Any:
+            return gradient_checkpointing_func(by_same_products(function), *args)
+
+        super()._set_gradient_checkpointing(enable, keeping, **kwargs)
+
     def train(self, mode: bool = True) -> Self:
         """Sets train or eval mode; train mode drops what `prepare_for_inference` packed."""
         if mode:
             drop_prepared(self)
         return super().train(mode)
+
+
+def _is_invariant(config: Any) -> bool:
+    """`batch_invariant`, which a stock config has not."""
+    return getattr(config, "batch_invariant", False)
 
 
 @torch.compiler.assume_constant_result
@@ -440,17 +467,39 @@ class BertModel(BertPreTrainedModel):
         is_encoder_only = not config.is_decoder and cache is None and encoder_hidden_states is None
         only_required = wanted.only_required and not requests.keys() - {"head_mask"}
         asks = "output_attentions" in requests
-        route = self._route(inputs, is_encoder_only, asks, only_required)
+        memory = (encoder_hidden_states, encoder_attention_mask, cache, use_cache)
+        # A compiler must not trace the questions about modules.
+        watched = None if inputs.is_traced else self._inside.why_padded(self)
+        route = self._route(inputs, watched, is_encoder_only, asks, only_required)
         wanted = self._complete(wanted.required, only_required, inputs, route)
         layout = plan(inputs, wanted, route)
-        if layout.route.is_packed:
-            return self._encode_packed(inputs, layout, requests, options)
-        if route.is_packed and config.batch_invariant:
+        if route.is_packed and not layout.route.is_packed and _is_invariant(config):
             raise ValueError(
                 "batch_invariant=True cannot be used with a row without attended tokens under "
                 "'eager'. Give each row a token, or set attn_implementation='sdpa'."
             )
+        if inputs.is_traced:
+            return self._encode_padded(inputs, layout, requests, memory, options)
+        with computed_by(self._inside.products(self, _is_invariant(config))):
+            if layout.route.is_packed:
+                return self._encode_packed(inputs, layout, requests, options)
+            return self._encode_padded(inputs, layout, requests, memory, options)
 
+    def _encode_padded(
+        self,
+        inputs: Inputs,
+        layout: Layout,
+        requests: dict[str, Any],
+        memory: tuple[Any, Any, Any, Any],
+        options: dict[str, Any],
+    ) -> Encoded:
+        """The same as transformers computes it, (B, S, D).
+
+        Args:
+            memory: States and mask of an encoder, the cache, and whether it is used.
+        """
+        encoder_hidden_states, _, cache, use_cache = memory
+        asks = "output_attentions" in requests
         # Modules get transformers' arguments, and more of our own only where necessary.
         places = layout.column if inputs.position_ids is None else inputs.position_ids
         states = self.embeddings(
@@ -461,9 +510,8 @@ class BertModel(BertPreTrainedModel):
             **{f"{CACHE}_length": inputs.past_length},
         )  # (B, S, D)
         cache, use_cache = self._cache(cache, use_cache, encoder_hidden_states)
-        memory = (encoder_hidden_states, encoder_attention_mask)
         masks = {"attention_mask": None, "encoder_attention_mask": None}
-        masks |= layer_masks(config, layout, states, cache, *memory, asks)
+        masks |= layer_masks(self.config, layout, states, cache, *memory[:2], asks)
         left = self.encoder(
             states,
             encoder_hidden_states=encoder_hidden_states,
@@ -489,17 +537,6 @@ class BertModel(BertPreTrainedModel):
         )
         places = self._default_positions(inputs, layout) if places is None else places
         states = self.embeddings(ids, types, places, embeddings)  # (T, D)
-        is_quick = (
-            layout.route is Route.ROWS
-            and not self._inside.is_hooked
-            and not requests
-            and not torch.is_grad_enabled()
-            and not is_intercepted()
-        )
-        if is_quick and isinstance(self.encoder, BertEncoder):
-            last = self.encoder.forward_quick(states, layout, self._inside.listed)
-            if last is not None:
-                return Encoded.of(layout, Left(last, None), self.pooler, None)
         if layout.route is Route.GRID:
             requests |= layer_masks(self.config, layout, states, None, None, None, False)
             requests |= options
@@ -530,7 +567,12 @@ class BertModel(BertPreTrainedModel):
         return requests
 
     def _route(
-        self, inputs: Inputs, is_encoder_only: bool, output_attentions: bool, only_required: bool
+        self,
+        inputs: Inputs,
+        watched: str | None,
+        is_encoder_only: bool,
+        output_attentions: bool,
+        only_required: bool,
     ) -> Route:
         """Decides how a call is computed.
 
@@ -538,19 +580,22 @@ class BertModel(BertPreTrainedModel):
             ValueError: A sequence may get other bits in another batch, and must not.
         """
         backend = self.config._attn_implementation or "eager"
-        reason = self._why_padded(inputs, is_encoder_only, output_attentions)
-        if getattr(self.config, "batch_invariant", False):
-            self._check_batch_invariant(reason, backend, inputs.device)
-            make_steady(self)
+        reason = self._why_padded(inputs, is_encoder_only, output_attentions) or watched
+        has_own = False
+        if reason is None:
+            backends = self._inside.backends() | {self.config._attn_implementation}
+            has_own = len(backends) == 1 and is_own(*backends)
+            if not has_own and not all(map(is_known, backends)):
+                reason = "an attention function that may read padding"
+        if _is_invariant(self.config):
+            self._check_batch_invariant(reason, has_own, inputs.device)
             return Route.SINGLE
-        drop_steady(self)
         is_dense = inputs.has_padding is False or inputs.attention_mask is None
-        # Without padding only packed weights make a call faster.
-        is_prepared = getattr(self.encoder, "guard", None) is not None
-        gains = not is_dense or inputs.is_packed or only_required or is_prepared
+        # In training without padding, dropout draws as in transformers.
+        gains = not is_dense or inputs.is_packed or only_required or not torch.is_grad_enabled()
         if reason is not None or not gains:
             return Route.PADDED
-        if backend not in OWN_BACKENDS or not self.embeddings.adds_positions:
+        if not has_own or not self.embeddings.adds_positions:
             return Route.GRID
         if inputs.device.type == "cpu" or backend == "eager":
             return Route.ROWS
@@ -577,13 +622,13 @@ class BertModel(BertPreTrainedModel):
             return "padding_free=False"
         if mask is not None and len(mask.shape) != 2:
             return "an attention_mask that is not (batch, sequence)"
-        return self._inside.why_padded(self)
+        return None
 
-    def _check_batch_invariant(self, reason: str | None, backend: str, device: Any) -> None:
+    def _check_batch_invariant(self, reason: str | None, has_own: bool, device: Any) -> None:
         """Raises ValueError if a sequence may get other bits in another batch."""
         if device.type != "cpu":
             reason = f"{device.type} (it is of the CPU's kernels)"
-        elif reason is None and backend not in OWN_BACKENDS:
+        elif reason is None and not has_own:
             reason = "output_attentions, or another attention than 'eager' and 'sdpa'"
         elif reason is None and not self.embeddings.adds_positions:
             reason = "relative positions"
@@ -653,10 +698,6 @@ class _BertHead(BertPreTrainedModel):
             **options: Other arguments of `BertModel.forward`.
         """
         bert: Any = self.bert
-        if getattr(self.config, "batch_invariant", False):
-            make_steady(self)
-        else:
-            drop_steady(self)
         # Not if the class is patched: then its `forward` is called.
         is_ours = type(bert).forward is BertModel.takes_packed[0]
         is_program = torch.compiler.is_compiling() or torch.jit.is_tracing()
@@ -845,7 +886,7 @@ class BertForPreTraining(_LanguageModelHead):
         if next_sentence_label is not None:
             check_labels(next_sentence_label, "next_sentence_label", (inputs.count,), 2, "classes")
         encoded, scored, labels = self._encode_scored(inputs, labels, **kwargs)
-        logits, seq_relationship_logits = self.cls(scored.states, encoded.pooled)
+        logits, seq_relationship_logits = self._score(self.cls, scored.states, encoded.pooled)
         prediction_logits = scored.pad(logits, in_place=True)
         loss = None
         if labels is not None and next_sentence_label is not None:
@@ -929,7 +970,7 @@ class BertLMHeadModel(_LanguageModelHead, GenerationMixin):
             cache=cache,
             **kwargs,
         )
-        logits = self.cls(encoded.pad(encoded.states)[:, scores])
+        logits = self._score(self.cls, encoded.pad(encoded.states)[:, scores])
         loss = None
         if labels is not None and predicted is not None:
             loss = cross_entropy(logits, predicted, items)
@@ -986,7 +1027,7 @@ class BertForMaskedLM(_LanguageModelHead):
             encoder_attention_mask=encoder_attention_mask,
             **kwargs,
         )
-        logits = scored.pad(self.cls(scored.states), in_place=True)
+        logits = scored.pad(self._score(self.cls, scored.states), in_place=True)
         loss = None if labels is None else masked_lm_loss(logits, labels, items)
         return MaskedLMOutput(loss, logits, encoded.hidden_states, encoded.attentions)
 
@@ -1022,7 +1063,7 @@ class BertForNextSentencePrediction(_BertHead):
         if labels is not None:
             check_labels(labels, "labels", (inputs.count,), 2, "classes")
         encoded = self._encode(inputs, POOLED, **kwargs)
-        logits = self.cls(encoded.pooled)
+        logits = self._score(self.cls, encoded.pooled)
         loss = None if labels is None else cross_entropy(logits, labels, items)
         return NextSentencePredictorOutput(loss, logits, encoded.hidden_states, encoded.attentions)
 
@@ -1041,7 +1082,7 @@ class _Classifier(_BertHead):
 
     def _classify(self, states: Any) -> Tensor:
         """(..., D) to the scores (..., outputs)."""
-        return linear(self.classifier, self.dropout(states))
+        return self._score(self.classifier, self.dropout(states))
 
 
 class BertForSequenceClassification(_Classifier):
@@ -1217,7 +1258,7 @@ class BertForQuestionAnswering(_BertHead):
         if has_labels:  # even without a mask: a codertimo model makes one itself
             every = torch.ones(shape, dtype=torch.bool, device="cpu")
         encoded = self._encode(inputs, Wanted(every), **kwargs)
-        logits = linear(self.qa_outputs, encoded.pad(encoded.states))  # (B, S, 2)
+        logits = self._score(self.qa_outputs, encoded.pad(encoded.states))  # (B, S, 2)
         start_logits, end_logits = logits.unbind(dim=-1)
         start_logits, end_logits = start_logits.contiguous(), end_logits.contiguous()
         loss = None

@@ -10,10 +10,11 @@ from transformers.utils import logging
 from .attention import BertSelfAttention
 from .int8 import Form, try_forms
 from .kernels import DTYPES, Kernels, choose, fastest_dtype, why_no_kernels
-from .linear import Guard, Packed, Steady, type_name, why_not_packed
-from .steady import steady_product
+from .linear import Packed, set_packed, type_name, why_not_packed
 
 logger = logging.get_logger(__name__)
+#: The layers of self-attention that are packed as one.
+SIDE_BY_SIDE = ("query", "key", "value")
 #: int8 tries its forms on so many random sequences of so many tokens.
 TRIED_SEQUENCES, TRIED_TOKENS = 4, 32
 
@@ -38,7 +39,6 @@ def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
     if model.device.type != "cpu":
         return
     kernels = choose(precision or model.dtype, invariant)
-    guard = Guard(kernels.states_dtype)
     if dtype == "auto":
         logger.warning(f"dtype='auto' is {kernels} here")
     encoder = model.base_model.encoder
@@ -55,13 +55,8 @@ def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
         if reason is not None:
             logger.warning(f"not prepared for inference: {path} {reason}; it computes as usual")
             continue
-        form = forms.get(layers)
-        if invariant and len(layers) == 1:
-            filled: Packed = Steady(chosen, guard, steady_product, form)
-        else:
-            filled = Packed(chosen, guard, form)
-        filled.fill(layers)
-        holder.packed, encoder.guard = filled, guard  # type: ignore[assignment]
+        names = SIDE_BY_SIDE if len(layers) > 1 else ()
+        set_packed(holder, Packed(chosen, names, forms.get(layers)))
 
 
 @torch.no_grad()
@@ -103,16 +98,14 @@ def drop_prepared(model: nn.Module) -> None:
     """Discards what was packed for any part of the model."""
     for module in model.modules():
         if module.__dict__.get("packed") is not None:
-            module.packed = None  # type: ignore[assignment]
-        if module.__dict__.get("guard") is not None:
-            module.guard = None  # type: ignore[assignment]
+            set_packed(module, None)
 
 
 def prepared_kernels(model: Any) -> Kernels | None:
     """The kernels of a prepared model's encoder; None if none of its weights are packed."""
     for module in model.base_model.modules():
         packed = module.__dict__.get("packed")
-        if isinstance(packed, Packed) and (packed.product is not None or not packed.layers):
+        if isinstance(packed, Packed) and (packed.product is not None or packed.source is None):
             kernels: Kernels | None = packed.kernels  # of a copy, that it will pack by
             return kernels
     return None
@@ -123,7 +116,7 @@ def packable(root: nn.Module, path: str) -> Iterator[tuple[nn.Module, tuple[Any,
     for name, module in root.named_modules(prefix=path):
         children = module._modules
         if isinstance(module, BertSelfAttention):
-            layers = tuple(children[each] for each in ("query", "key", "value"))
+            layers = tuple(children[each] for each in SIDE_BY_SIDE)
             if not module.is_cross_attention:
                 yield module, layers, name
         for child in ("dense", "decoder"):

@@ -7,17 +7,32 @@ module has a hook or does not declare that it takes packed rows. Classes declare
 patch of the class, does not count as declared.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from itertools import chain, repeat
 from operator import contains, itemgetter
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules import module as hooks_of_all
 from torch.utils.hooks import RemovableHandle
 
-from .linear import type_name
+from .linear import (
+    MANY_PRODUCTS,
+    LiveProduct,
+    Product,
+    Source,
+    Weights,
+    changes,
+    is_hooked,
+    is_intercepted,
+    is_live,
+    most_rows_by_onednn,
+    type_name,
+)
+from .steady import not_steady, steady_layers
 
 _hooks = itemgetter(
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
@@ -79,10 +94,14 @@ class Inside:
         self.listed: dict[nn.Module, str] = {}
         #: The number of hooks that torch counted.
         self.hooks: int | None = None
-        #: Whether a module inside the root has a hook, or another `forward`.
-        self.is_hooked = False
+        #: The number of the last change of packed weights.
+        self.change = -1
+        self.packed = self.live = Weights(())
+        self.steady: Weights | None = None
         #: Why packed rows will not do.
         self.reason: str | None = None
+        #: The attributes of modules that attend.
+        self.attention: list[dict[str, Any]] = []
 
     def why_padded(self, root: nn.Module) -> str | None:
         """Why a call of `root` has to be computed padded; None if packed rows will do."""
@@ -100,18 +119,74 @@ class Inside:
             self._list(root)
         return self.reason
 
+    def products(self, root: nn.Module, is_invariant: bool = False) -> Mapping[nn.Module, Product]:
+        """The products that linear layers of `root` compute by in this call.
+
+        It is asked once a call, after `why_padded`.
+
+        Raises:
+            ValueError: The call is batch-invariant, and a layer cannot be.
+        """
+        if is_intercepted():
+            if is_invariant:
+                raise not_steady("This call is part of something else")
+            return {}
+        is_recorded, is_prepared = torch.is_grad_enabled(), self.is_prepared(root)
+        if not is_invariant:
+            if is_prepared and not is_recorded:
+                return self.packed.fresh()
+            live = self.live.fresh()
+            if len(live) < len(self.live.places):
+                self.change = -1  # other parameters: next time
+            return live
+        if self.steady is None:
+            self.steady = steady_layers(root)
+        steady = self.steady.fresh()
+        if len(steady) < len(self.steady.places):
+            self.steady = None
+            return self.products(root, is_invariant)
+        if is_recorded:
+            return steady
+        packed = self.packed.fresh().items()
+        return {**steady, **{holder: each for holder, each in packed if each.is_steady}}
+
+    def backends(self) -> set[Any]:
+        """The attention backends of the modules, which may have configs of their own."""
+        configs = {id(config): config for config in map(itemgetter("config"), self.attention)}
+        return {config._attn_implementation for config in configs.values()}
+
+    def is_prepared(self, root: nn.Module) -> bool:
+        """Whether weights inside of `root` are packed."""
+        if self.change != changes[0]:
+            self._collect(root)
+        return bool(self.packed.places)
+
+    def _collect(self, root: nn.Module) -> None:
+        """Finds the packed weights, and the layers whose weights oneDNN takes as they are."""
+        change, self.steady = changes[0], None
+        quick = list(_quick(root, self.takes_rows))
+        self.packed = Weights.packed_in(quick)
+        most_rows, places = most_rows_by_onednn(), []
+        for layer in quick if most_rows else ():
+            if is_live(layer) and layer.bias is not None and layer.weight.dtype is torch.float32:
+                product = LiveProduct(layer, most_rows, math.inf, MANY_PRODUCTS)
+                places.append((layer, product, Source([layer], is_packed=False)))
+        self.live = Weights(places)
+        self.change = change  # last: other threads may ask meanwhile
+
     def _list(self, root: nn.Module) -> None:
         count = RemovableHandle.next_id  # read first: another thread may add a hook
         self.listed = dict(_walk(root))
         self.types = [type(module) for module in self.listed]
         self.states = [vars(module) for module in self.listed]
+        self.attention = [state for state in self.states if "scaling" in state]
         self.slots = [state["_modules"] for state in self.states if state["_modules"]]
         self.contents = list(chain.from_iterable(map(dict.values, self.slots)))
         declared = [(kind, name) for kind in dict.fromkeys(self.types) for name in _names(kind)]
         self.owners, self.names = [kind for kind, _ in declared], [name for _, name in declared]
         self.methods = list(map(getattr, self.owners, self.names))
         self.reason = next(self._reasons(root), None)
-        self.is_hooked = any(map(_is_hooked, list(self.listed)[1:]))
+        self.change = -1
         self.hooks = count
 
     def _reasons(self, root: nn.Module) -> Iterator[str]:
@@ -133,6 +208,17 @@ class Inside:
         return type(self), ()  # a copy or a pickle has modules of its own
 
 
+def _quick(module: nn.Module, takes_rows: Callable[[type], bool]) -> Iterator[Any]:
+    """The modules that our code alone calls: no hook is in, around or beside them."""
+    yield module
+    children = [child for child in module._modules.values() if child is not None]
+    if any(map(is_hooked, children)):
+        return
+    for child in children:
+        if takes_rows(type(child)):
+            yield from _quick(child, takes_rows)
+
+
 def _names(kind: Any) -> Iterator[str]:
     """The methods of a class through which packed rows go."""
     yield "forward"
@@ -152,7 +238,7 @@ def takes_rows(kind: type) -> bool:
 
 def _bare(method: Any) -> Any:
     """A method without the wrapper that transformers 5.24 puts around the `forward` of a layer."""
-    while method.__code__.co_name == "forward_with_checkpointing":
+    while getattr(getattr(method, "__code__", None), "co_name", "") == "forward_with_checkpointing":
         method = method.__wrapped__
     return method
 
@@ -168,10 +254,6 @@ def why_watched(module: nn.Module) -> str | None:
         if not _moves_weights(wrapper) and "_original_forward" not in vars(module):
             return "another forward"
     return None
-
-
-def _is_hooked(module: nn.Module) -> bool:
-    return any(_hooks(vars(module))) or "forward" in vars(module)
 
 
 def _moves_weights(hook: Any) -> bool:

@@ -3,6 +3,7 @@
 Notation: T rows, N outputs of a linear layer.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -13,12 +14,18 @@ from torch import Tensor, nn
 
 from .linear import (
     NOT_FUSED,
+    STEADY_ACTIVATIONS,
     Fused,
-    Guard,
     LiveProduct,
-    Packed,
     Product,
-    Steady,
+    Source,
+    Weights,
+    has_avx512,
+    is_live,
+    is_recorded,
+    no_kernel,
+    parameters_of,
+    rounded_up,
     type_name,
 )
 
@@ -26,44 +33,52 @@ from .linear import (
 BLOCK_ROWS = 32
 #: The largest number of rows in one call of `SteadyProduct`.
 MAX_ROWS = 512
+#: The smallest number of rows in one: kernels of one row have sums in another order.
+FEWEST_ROWS = 4
 #: The minimum number of outputs that is compared. Rows of few outputs are compared repeatedly.
 COMPARED = 16
 #: torch allocates memory at multiples of this many bytes.
 ALIGNMENT = 64
 
 
-def make_steady(root: nn.Module) -> None:
-    """Makes every linear layer of a batch-invariant model steady, packed or not.
+def steady_layers(root: nn.Module) -> Weights:
+    """The products of the linear layers of a batch-invariant model, on their weights as they are.
 
     Raises:
-        ValueError: An adapter adds to a layer.
+        ValueError: A layer has no such product.
     """
-    root.__dict__["_is_steady"] = True
+    places: list[tuple[nn.Module, Product, Source]] = []
     for module in root.modules():
         if hasattr(module, "lora_A"):
             raise ValueError(
                 f"batch_invariant=True cannot be used with a {type_name(type(module))}. Call "
                 "merge_and_unload(), or set batch_invariant=False."
             )
-        packed = module.__dict__.get("packed")
-        if type(module) is nn.Linear and not isinstance(packed, Steady):
-            module.packed = Steady(None, Guard(), steady_product)  # type: ignore[assignment]
-        elif isinstance(packed, Packed) and packed.kernels and not packed.kernels.batch_invariant:
-            module.packed = None  # type: ignore[assignment]  # it was prepared without this
+        if isinstance(module, nn.Linear):
+            if not is_live(module):
+                raise not_steady(f"One is a {type_name(type(module))} without a plain weight")
+            product = SteadyProduct(live_product(module), probe_of(module, module.out_features))
+            places.append((module, product, Source([module], is_packed=False)))
+    return Weights(places)
 
 
-def drop_steady(root: nn.Module) -> None:
-    """Undoes `make_steady` after `batch_invariant` was switched off."""
-    if root.__dict__.get("_is_steady"):
-        del root.__dict__["_is_steady"]
-        for module in root.modules():
-            if isinstance(module.__dict__.get("packed"), Steady):
-                module.packed = None  # type: ignore[assignment]
+def not_steady(reason: str) -> ValueError:
+    """The error of a batch-invariant call that has other linear layers."""
+    return ValueError(
+        "batch_invariant=True needs linear layers of torch on the CPU, without hooks, autocast or "
+        f"a tracer. {reason}. Set batch_invariant=False."
+    )
 
 
-def steady_product(layer: nn.Linear) -> Product:
-    """One layer on its weight as it is, with the same bits for a row in any number of rows."""
-    return SteadyProduct(LiveProduct(layer), probe_of(layer, layer.out_features, None))
+def live_product(layer: nn.Linear) -> LiveProduct:
+    """One layer on its weight as it is, always by oneDNN."""
+    return LiveProduct(layer, math.inf, math.inf if has_avx512() else 0)
+
+
+def check_gradient(states: Tensor, layer: nn.Linear, activation: Fused) -> None:
+    """Raises ValueError if autograd records an activation that torch does not compute steadily."""
+    if is_recorded(states, *parameters_of(layer)):
+        raise no_kernel(f"{activation.name} with gradients")
 
 
 @dataclass(frozen=True)
@@ -82,11 +97,11 @@ class Probe:
     threads: int
 
 
-class SteadyProduct:
+class SteadyProduct(Product):
     """Gives a row the same bits in any number of rows, at any place among them.
 
     A kernel may choose another order of summation for another number of rows. So rows are cut and
-    filled up to one of a few numbers, see `rounded_up`. Before the first call with such a number,
+    filled up to one of a few numbers. Before the first call with such a number,
     a probe compares it with calls of `BLOCK_ROWS`, at every place. If any bit differs, the call is
     refused. The names of kernel and CPU do not matter.
 
@@ -95,8 +110,10 @@ class SteadyProduct:
         probe: Its kind. Each call has its own activation, residual and threads.
     """
 
+    is_steady = True
+
     def __init__(self, product: Product, probe: Probe) -> None:
-        self.product, self.probe = product, probe
+        self.product, self.probe, self.dtype = product, probe, product.dtype
         # Calls that passed: hashing a probe takes a time that can be measured.
         self.passed: set[tuple[int, Fused, bool, int]] = set()
 
@@ -106,15 +123,19 @@ class SteadyProduct:
         """See `Product`.
 
         Raises:
-            ValueError: A row has other bits in a call of this size, or at another place in it.
+            ValueError: A row has other bits in a call of this size, or at another place in it, or
+                gradients are recorded of an activation that torch does not compute so.
         """
+        layer = getattr(self.product, "layer", None)
+        if activation not in STEADY_ACTIVATIONS and layer is not None:
+            check_gradient(states, layer, activation)
         if states.data_ptr() % ALIGNMENT:
             states = states.clone()
         parts = states.split(MAX_ROWS)
         added = [None] * len(parts) if residual is None else residual.split(MAX_ROWS)
         outputs: list[Tensor] = []
         for part, addend in zip(parts, added, strict=True):
-            size = rounded_up(len(part))
+            size = max(FEWEST_ROWS, rounded_up(len(part)))
             self._check(size, activation, residual is not None)
             outputs.append(_call_with(self.product, size, part, addend, activation))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
@@ -138,12 +159,6 @@ class SteadyProduct:
         self.passed.add(call)
 
 
-def rounded_up(rows: int) -> int:
-    """The number of rows of a call for so many rows, at most `MAX_ROWS`."""
-    step = 4 if rows <= 64 else 16
-    return max(step, -(-rows // step) * step)
-
-
 def _call_with(
     product: Product, rows: int, states: Tensor, residual: Tensor | None, activation: Fused
 ) -> Tensor:
@@ -159,7 +174,7 @@ def _call_with(
     return output.resize_(count, output.shape[1])  # in place: no copy
 
 
-def probe_of(layer: nn.Linear, outputs: int, kernels: Any) -> Probe:
+def probe_of(layer: nn.Linear, outputs: int, kernels: Any = None) -> Probe:
     """The probe of a layer, or of layers like it side by side."""
     dtype = layer.weight.dtype if kernels is None else kernels.states_dtype
     has_bias = layer.bias is not None
@@ -224,7 +239,7 @@ def _trial(probe: Probe, count: int) -> Callable[[Tensor, int], Tensor]:
         layer.bias.copy_(draw(outputs) / 1024)
     states, residual = states.to(dtype), (draw(count, outputs) / 1024).to(dtype)
     kernels = probe.kernels
-    product = LiveProduct(layer) if kernels is None else kernels.pack_bare(layer)
+    product = live_product(layer) if kernels is None else kernels.pack_bare(layer)
 
     def compute(places: Tensor, rows: int) -> Tensor:
         added = residual[places] if probe.has_residual else None

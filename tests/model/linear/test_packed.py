@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from hf_bert_impl.model import kernels, preparing
-from hf_bert_impl.model.layers import BertEncoder, BertLayer
+from hf_bert_impl.model import kernels
 from hf_bert_impl.model.preparing import packable, prepared_kernels
 from tests.fuzz import changes as fuzz
 from tests.model.cases import (
@@ -130,48 +129,6 @@ def test_a_copy_on_a_machine_without_the_kernels(monkeypatch):
     found = outputs(again, batch)
     assert all(torch.allclose(found[i], expected[i], atol=1e-5) for i in (0, 1))
     assert packed(again) == {"pooler.dense"}
-
-
-class OwnLayer(BertLayer):
-    """Could compute anything."""
-
-
-def train_one(model):
-    dropout = model.encoder.layer[1].output.dropout.train()
-    dropout.p = 0.0
-
-
-#: Layers that are not plain with packed weights, and calls that read more than the last states.
-NOT_QUICK = {
-    "train mode": (train_one, {}),
-    "slices": (lambda model: setattr(model.encoder.layer[0], "chunk_size_feed_forward", 3), {}),
-    "a subclass": (lambda model: setattr(model.encoder.layer[1], "__class__", OwnLayer), {}),
-    "no dropout": (lambda model: setattr(model.encoder.layer[0].output, "dropout", nn.ReLU()), {}),
-    "hidden states": (lambda model: None, {"output_hidden_states": True}),
-    "head mask": (lambda model: None, {"head_mask": torch.tensor([0.3])}),
-}
-
-
-@pytest.mark.parametrize("case", [None, *NOT_QUICK])
-def test_few_tokens_pass_the_modules_by(monkeypatch, case):
-    model, batch = model_and_batch("BertModel", 5, num_attention_heads=1)
-    model.prepare_for_inference()
-    change, options = NOT_QUICK.get(case, (lambda model: None, {}))
-    change(model)
-    answers, quick = [], BertEncoder.forward_quick
-
-    def spy(*arguments):
-        answers.append(quick(*arguments))
-        return answers[-1]
-
-    monkeypatch.setattr(BertEncoder, "forward_quick", spy)
-    with torch.no_grad():
-        found = model(**batch, **options).last_hidden_state
-        assert any(one is not None for one in answers) == (case is None)
-        plain = copy.deepcopy(model)
-        preparing.drop_prepared(plain)
-        expected = plain(**batch, **options).last_hidden_state
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 #: Changes of a weight or bias, in addition to the random trials.
