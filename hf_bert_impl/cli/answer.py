@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from hf_bert_impl import checkpoints
-from hf_bert_impl.cli.bulk import PANELS, JobOptions, run_in_parts
+from hf_bert_impl.cli.bulk import PANELS, JobOptions, run
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import (
     BatchInvariant,
@@ -45,7 +45,7 @@ def answer(
         typer.Argument(
             metavar="[FILE]",
             help="A .jsonl, .json, .csv, .tsv or .parquet with question, context and an "
-            "optional id. - is standard input. In parts also a folder of such files.",
+            "optional id. - is standard input. With an output folder also a folder of such files.",
         ),
     ] = None,
     question: Annotated[list[str] | None, typer.Option(help="A question; may be repeated.")] = None,
@@ -58,7 +58,7 @@ def answer(
         typer.Option(
             "--output",
             "-o",
-            help="The file to write; with --engine ray or --shard a folder.",
+            help="The .jsonl to write, or a folder (a name without an ending).",
             show_default="standard output",
         ),
     ] = None,
@@ -74,8 +74,9 @@ def answer(
     With FILE the answers are JSON lines, with the ids of the input lines. Each line has its
     context, unless --context or --context-file gives one for all lines.
 
-    With --engine ray or --shard, OUTPUT is a folder of part-*.parquet with the columns id, answer,
-    score, start and end.
+    An OUTPUT without an ending is a folder of part-*.parquet with the columns id, answer, score,
+    start and end. Rows that are invalid go to its rejects.jsonl. If interrupted, run the same
+    command again to resume.
 
     Example: hf-bert answer MODEL --question "Who naps?" --context "Anna's cat naps."
     """
@@ -84,31 +85,17 @@ def answer(
     from hf_bert_impl.inference.question_file import check_record, read_questions
 
     where = taken(JobOptions, fields)
-    if where.works_in_parts(file, output):
+    if file is not None and output is not None and not output.suffix:
         refuse_unused(
-            command, "when working in parts", "question", "context", "context_file", "top_k"
+            command, "with an output folder", "question", "context", "context_file", "top_k"
         )
-        if file is None or output is None:
-            raise InputError(
-                "Work in parts needs FILE and --output. Example: hf-bert answer MODEL "
-                "questions.jsonl --output answers --shard 0/4"
-            )
-        from hf_bert_impl.distributed import Answer
-
         del fields["top_k"]
-        run_in_parts(
-            Answer,
-            file,
-            output,
-            ("question", "context"),
-            {"model": model, "dtype": dtype, **fields},
-            where,
-            as_json=as_json,
-            quiet=quiet,
-        )
+        options = {"model": model, "dtype": dtype, **fields}
+        columns = ("question", "context")
+        run("Answer", file, output, columns, options, where, as_json=as_json, quiet=quiet)
         return
-    in_parts = ("workers", "address", "part_size", "id_column")
-    refuse_unused(command, "without --engine ray or --shard", *in_parts)
+    in_parts = ("workers", "address", "part_size", "id_column", "engine", "resume")
+    refuse_unused(command, "without FILE and an output folder", *in_parts)
     shared = read_context(context, context_file)
     if bool(file) == bool(question):
         raise InputError("Give either FILE or --question.")

@@ -1,4 +1,4 @@
-"""Options and output of commands that work in parts."""
+"""Options and output of commands that process many rows."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import typer
 
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import BatchInvariant, Dtype
+from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.data.vector_table import PRECISIONS
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.extras import require
 from hf_bert_impl.files.json_files import to_json
 
 if TYPE_CHECKING:
-    from hf_bert_impl.data.text_input import Wanted
-    from hf_bert_impl.distributed import BatchTask
+    from hf_bert_impl.data.text_input import Columns
 
 #: Headings of the help, by the first field below each.
 PANELS = {"part_size": "Work in parts"}
@@ -44,123 +45,134 @@ class TextOptions:
 
 @dataclasses.dataclass(frozen=True)
 class JobOptions:
-    """How a job is split into parts."""
+    """How a job is computed."""
 
     id_column: str | None = None
     """Column of unique ids, texts or integers; None for row numbers from 0."""
     overwrite: bool = False
     """Replace the output if it exists."""
-    part_size: int | None = None
+    part_size: int | None = dataclasses.field(default=None, metadata={"min": 1})
     """Rows per part, the most that an interruption loses; None for 10000, or 2000 for a file."""
     engine: str = dataclasses.field(default="local", metadata={"choices": ("local", "ray")})
-    """local, or ray to compute the parts on Ray workers."""
+    """local, or ray to compute a folder on Ray workers."""
     workers: int = dataclasses.field(default=1, metadata={"min": 1})
     """Number of Ray workers."""
     address: str | None = None
     """Address of a Ray cluster, such as 10.0.0.1:6379, or auto; None for this machine."""
-    shard: str | None = dataclasses.field(default=None, metadata={"metavar": "I/N"})
-    """Compute share I of N, from 0: N processes share one output folder, without Ray."""
     resume: bool = False
-    """Also check the parts of a finished output and repair damaged ones. Interrupted runs always
-    resume."""
-
-    def works_in_parts(self, source: str | None, output: Path | None) -> bool:
-        """Whether an option needs parts, or source and output are both folders."""
-        from hf_bert_impl.distributed.inputs import is_folder_of_files
-
-        is_asked = self.engine != "local" or self.shard is not None or self.resume
-        if is_asked or source is None or output is None or output.suffix:
-            return is_asked
-        return is_folder_of_files(source)
+    """Accept a finished output. Interrupted runs always resume."""
 
 
-def run_in_parts(
-    task: type[BatchTask],
+def run(
+    task: str,
     source: str,
     output: Path,
-    columns: Wanted,
+    columns: Columns,
     options: dict[str, Any],
     where: JobOptions,
     *,
+    endings: tuple[str, ...] = (".parquet",),
     precision: str = "float32",
     as_json: bool,
     quiet: bool,
-    is_file: bool = False,
 ) -> None:
-    """Run a job in parts, and print its summary.
+    """Run a job, and print its summary.
 
     Args:
-        task: The computation.
+        task: The class of `hf_bert_impl.distributed` that computes it.
         source: FILE, or a folder of files.
-        output: The folder of the parts, or the file they are joined into.
+        output: The folder of the parts, or a file.
         columns: The columns of the texts.
-        options: The arguments of `task`.
+        options: The arguments of the task.
         where: The parts and the engine.
+        endings: The endings of a file; other names are folders.
         precision: The storage type of vectors.
         as_json: Print the summary as JSON.
         quiet: Show neither progress nor summary.
-        is_file: Join the parts into one file.
     """
-    with quiet_libraries():
-        from hf_bert_impl.distributed.bulk import Engine, run_job
-        from hf_bert_impl.distributed.inputs import find_inputs, is_folder_of_files
-        from hf_bert_impl.distributed.parts import FILE_PART_ROWS, PART_ROWS, BulkJob
+    from hf_bert_impl.distributed.job import Job, find_inputs
 
-        engine = Engine(where.engine, where.workers, where.address, parse_shard(where.shard))
-        folder = Path(options["model"]).expanduser()
-        if folder.is_dir():  # workers begin in other folders
-            options["model"] = str(folder.absolute())
-        if is_folder_of_files(source):
-            check_beside(Path(source).expanduser(), output)
-        job = BulkJob(
-            find_inputs(source),
-            output.absolute(),
-            task,
+    check_choice("engine", where.engine, ("local", "ray"))
+    check_output(source, output, where, endings)
+    inputs = find_inputs(source)
+    if output.suffix != ".npy":
+        require("pyarrow", "train", "writing Parquet")
+    folder = Path(options["model"]).expanduser()
+    if folder.is_dir():  # workers begin in other folders
+        options["model"] = str(folder.absolute())
+    with quiet_libraries():
+        from hf_bert_impl import distributed
+        from hf_bert_impl.distributed.run import run_job
+
+        job = Job(
+            getattr(distributed, task),
             options,
+            inputs,
+            output.absolute(),
             columns,
             where.id_column,
-            where.part_size or (FILE_PART_ROWS if is_file else PART_ROWS),
+            where.part_size,
             precision,
-            is_file,
         )
         try:
             report = run_job(
                 job,
-                engine,
                 resume=where.resume,
                 overwrite=where.overwrite,
                 progress=not quiet,
+                ray=(where.workers, where.address) if where.engine == "ray" else None,
             )
         except KeyboardInterrupt:
-            if job.has_entries() and not quiet:
+            if any(job.folder.glob("part-*")) and not quiet:
                 typer.echo("interrupted; run the same command again to resume", err=True)
             raise
     if as_json:
-        typer.echo(to_json(report))
+        typer.echo(to_json(report | {"engine": where.engine, "workers": where.workers}))
+    elif report["finished"] and not quiet:
+        typer.echo(f"{output} is finished")
     elif not quiet:
-        computed = f"; {report['precision']}" if report["precision"] else ""
-        rest = "" if report["complete"] else "; other shards are unfinished"
+        tokens = report["tokens_per_second"]
+        speed = f"{report['texts_per_second']:,.0f} texts"
+        speed += "" if tokens is None else f" and {tokens:,.0f} tokens"
         typer.echo(
-            f"{output}: {report['rows']:,} rows in {report['parts_made']} of {report['parts']} "
-            f"parts, {report['rejected']:,} rejected; {report['texts_per_second']:,.0f} texts and "
-            f"{report['tokens_per_second']:,.0f} tokens per second{computed}{rest}"
+            f"{output}: {report['rows']:,} rows in {report['parts']} parts, "
+            f"{report['rejected']:,} rejected; {speed} per second; {report['precision']}"
         )
 
 
-def check_beside(folder: Path, output: Path) -> None:
-    """Raises InputError if the output is in the folder of texts: a resumed run would read it."""
-    if folder.resolve() in output.resolve().parents:
+def check_output(source: str, output: Path, where: JobOptions, endings: tuple[str, ...]) -> None:
+    """Checks the output's name before anything is read.
+
+    Raises:
+        InputError: It has another ending, contains the input, or is in the folder of texts; or the
+            engine cannot write it.
+    """
+    place, given = output.resolve(), Path(source).expanduser().resolve()
+    if source != "-" and place in (given, *given.parents) and not output.is_file():
+        raise InputError(f"The input {source} is inside --output {output}. Choose another output.")
+    if source != "-" and given.is_dir() and given in place.parents:  # a resumed run would read it
         raise InputError(
-            f"--output {output} is in {folder}, whose files are all read as texts. Choose a "
-            "place outside it."
+            f"--output {output} is in {source}, whose files are all read as texts. Choose a place "
+            "outside it."
         )
-
-
-def parse_shard(text: str | None) -> tuple[int, int] | None:
-    """I/N as numbers."""
-    if text is None:
-        return None
-    index, _, count = text.partition("/")
-    if not (index.isascii() and index.isdecimal() and count.isascii() and count.isdecimal()):
-        raise InputError(f"`shard` is {text!r}. Give I/N, such as 0/4.")
-    return int(index), int(count)
+    if output.suffix and output.suffix not in endings and not output.is_dir():
+        raise InputError(
+            f"--output is {output}. End the name in {' or '.join(endings)}, or give a folder "
+            "without an ending."
+        )
+    if where.engine == "local" and (where.workers != 1 or where.address is not None):
+        raise InputError("--workers and --address need Ray. Add --engine ray.")
+    if where.engine == "ray":
+        require("ray", "ray", "the engine 'ray'")
+        if source == "-":
+            raise InputError("--engine ray cannot read standard input. Save it to a file.")
+        if output.suffix in endings:
+            raise InputError(
+                f"--engine ray writes a folder, and --output is {output.name}. Remove the ending."
+            )
+    if output.suffix in endings:
+        others = [
+            output.with_name(f"{output.name}{ending}") for ending in (".parts", ".rejects.jsonl")
+        ]
+        overwrite = where.overwrite or where.resume
+        check_output_file("--output", output, overwrite, sources=[source], others=others)

@@ -1,20 +1,14 @@
-"""`hf-bert classify`: labels of texts, in parts."""
+"""`hf-bert classify`: labels of texts."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hf_bert_impl.cli.bulk import PANELS, JobOptions, TextOptions, run_in_parts
-from hf_bert_impl.cli.options import (
-    AsJson,
-    OutputFolder,
-    Silent,
-    TextFile,
-    from_dataclass,
-    taken,
-)
+from hf_bert_impl.cli.bulk import PANELS, JobOptions, TextOptions, run
+from hf_bert_impl.cli.options import AsJson, Model, Silent, TextFile, from_dataclass, taken
 
 
 @from_dataclass(
@@ -22,26 +16,28 @@ from hf_bert_impl.cli.options import (
 )
 def classify(
     fields: dict[str, Any],
+    model: Model,
     file: TextFile,
-    model: Annotated[
-        str, typer.Option("--model", "-m", help="A sequence classifier: a folder or a hub id.")
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", help="A .parquet to write, or a folder (a name without an ending)."
+        ),
     ],
-    output: OutputFolder,
     as_json: AsJson = False,
     quiet: Silent = False,
 ) -> None:
     """Predict the most probable label of each text, with its probability.
 
-    DIR gets part-*.parquet with the columns id, label and score, and a manifest. Rows
-    that are invalid or repeat an id go to its rejects.jsonl.
+    The output has the columns id, label and score. Rows that are invalid or repeat an id go to
+    rejects.jsonl in the folder, or to OUTPUT.rejects.jsonl. If interrupted, run the same command
+    again to resume.
 
-    Example: hf-bert classify reviews.csv --column text --model my-classifier --output labels
+    Example: hf-bert classify my-classifier reviews.csv --column text --output labels.parquet
     """
-    from hf_bert_impl.distributed import Classify
-
     text = taken(TextOptions, fields)
-    run_in_parts(
-        Classify,
+    run(
+        "Classify",
         file,
         output,
         text.column,

@@ -1,4 +1,4 @@
-"""`hf-bert embed`: texts to vectors, in one file or in parts."""
+"""`hf-bert embed`: texts to vectors, in one file or a folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_bert_impl.cli.bulk import PANELS, JobOptions, TextOptions, run_in_parts
+from hf_bert_impl.cli.bulk import PANELS, JobOptions, TextOptions, run
 from hf_bert_impl.cli.options import (
     AsJson,
     Model,
@@ -16,13 +16,8 @@ from hf_bert_impl.cli.options import (
     from_dataclass,
     taken,
 )
-from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.data.vector_table import PRECISIONS
 from hf_bert_impl.errors import InputError, check_choice
-from hf_bert_impl.extras import require
-
-#: Endings of an output file; any other name is a folder of parts.
-ENDINGS = (".npy", ".parquet")
 
 
 @from_dataclass(TextOptions, JobOptions, panels=PANELS)
@@ -49,69 +44,38 @@ def embed(
     Rows that are invalid or repeat an id go to rejects.jsonl in the folder, or to
     OUTPUT.rejects.jsonl; in a .npy such a row is NaN.
 
-    --engine ray and --shard split the work. Vectors do not depend on the number of workers.
+    --engine ray computes a folder on Ray. Vectors do not depend on the number of workers.
 
     Example: hf-bert embed sentence-transformers/all-MiniLM-L6-v2 lines.txt --output vectors.npy
     """
     text, where = taken(TextOptions, fields), JobOptions(**fields)
-    is_file = output.suffix in ENDINGS
     check_choice("precision", text.precision, PRECISIONS)
-    if is_file:
-        check_form(output, text.precision, where.id_column, where.shard)
-        parts, rejects = (
-            output.with_name(f"{output.name}{ending}") for ending in (".parts", ".rejects.jsonl")
-        )
-        check_output_file(
-            "--output", output, where.overwrite, sources=[file], others=[parts, rejects]
-        )
-    elif output.suffix and not output.is_dir():
-        raise InputError(
-            f"--output is {output}. End the name in {' or '.join(ENDINGS)}, or give a "
-            "folder without an ending."
-        )
-    from hf_bert_impl.distributed import EmbedTexts
-
+    for option, is_given in (
+        ("--id-column", where.id_column is not None),
+        ("--precision int8", text.precision == "int8"),
+    ):
+        if is_given and output.suffix == ".npy":
+            raise InputError(
+                f"{option} needs a .parquet, and --output is {output.name}. Rename it to "
+                f"{output.stem}.parquet."
+            )
     options = {
         "model": model,
         "dtype": text.dtype,
         "normalize": text.normalize,
         "token_budget": text.batch_tokens,
         # Workers may have different numbers of threads.
-        "batch_invariant": text.batch_invariant or not is_file or where.engine != "local",
+        "batch_invariant": text.batch_invariant or not output.suffix,
     }
-    run_in_parts(
-        EmbedTexts,
+    run(
+        "EmbedTexts",
         file,
         output,
         text.column,
         options,
         where,
+        endings=(".npy", ".parquet"),
         precision=text.precision,
         as_json=as_json,
         quiet=quiet,
-        is_file=is_file,
     )
-
-
-def check_form(output: Path, precision: str, id_column: str | None, shard: str | None) -> None:
-    """Checks that a file can hold what the options ask for.
-
-    Raises:
-        InputError: An option needs a .parquet or a folder, or a library for it is missing.
-    """
-    if shard is not None:
-        raise InputError(
-            f"--shard needs a folder, and --output is {output.name}. Remove the ending."
-        )
-    if output.suffix == ".parquet":
-        require("pyarrow", "train", "writing Parquet")
-        return
-    for option, is_given in (
-        ("--id-column", id_column is not None),
-        ("--precision int8", precision == "int8"),
-    ):
-        if is_given:
-            raise InputError(
-                f"{option} needs a .parquet, and --output is {output.name}. Rename it to "
-                f"{output.stem}.parquet."
-            )

@@ -96,8 +96,8 @@ TextFile = Annotated[
     str,
     typer.Argument(
         metavar="FILE",
-        help="One text per line, or .csv, .tsv (without quotes), .jsonl, .json or .parquet, "
-        "also compressed (.gz, .bz2, .xz, .zst). A folder of such files or of datasets. "
+        help="One text per line, or .csv, .tsv, .jsonl, .json (also followed by .gz, .bz2 or "
+        ".xz) or .parquet. A folder of such files or of datasets. "
         "- is standard input.",
     ),
 ]

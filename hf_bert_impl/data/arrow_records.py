@@ -1,16 +1,13 @@
-"""Rows of Parquet files and `datasets` tables, one at a time, from any row on (extra `train`)."""
+"""Rows of Parquet files and `datasets` tables, one at a time (extra `train`)."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from hf_bert_impl.data.table_records import Choice, Values
+from hf_bert_impl.data.table_records import Choice
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.extras import require
 
@@ -18,43 +15,32 @@ from hf_bert_impl.extras import require
 ROWS = 1000
 READ_BYTES = 1 << 20
 
+Records = Iterator[tuple[str, list[Any]]]
 
-def parquet_records(
-    stream: IO[bytes], name: str, choice: Choice, start: int = 0
-) -> Iterator[Values]:
-    """The rows of a Parquet file from row `start` on.
+
+def parquet_records(path: Path, name: str, choice: Choice) -> Records:
+    """The rows of a Parquet file.
 
     Raises:
         InputError: The file is not Parquet, or has no such column.
     """
     arrow = require("pyarrow", "train", "reading Parquet")
     parquet = require("pyarrow.parquet", "train", "reading Parquet")
-
-    @contextlib.contextmanager
-    def reading() -> Iterator[None]:
-        try:
-            yield
-        except (arrow.ArrowException, OSError) as error:
-            raise InputError(
-                f"{name} cannot be read as Parquet ({one_line(error)[:200]}). Write or copy it "
-                "again."
-            ) from error
-
-    with reading():
-        # The buffer makes it read a row group page by page.
-        file = parquet.ParquetFile(stream, buffer_size=READ_BYTES)
-    chosen = choice.of(name, file.schema_arrow.names)
-    groups, first = _groups(file.metadata, start)
-
-    def batches() -> Iterator[Any]:
-        with reading():
-            yield from file.iter_batches(ROWS, row_groups=groups, columns=_present(chosen))
-
-    return itertools.islice(_rows(batches(), chosen, name, first), start - first, None)
+    try:
+        # Opened here, since pyarrow takes no name that is not UTF-8. The buffer makes it read a
+        # row group page by page.
+        with path.open("rb") as stream:
+            file = parquet.ParquetFile(stream, buffer_size=READ_BYTES)
+            chosen = choice.of(name, file.schema_arrow.names)
+            yield from _rows(file.iter_batches(ROWS, columns=_present(chosen)), chosen, name)
+    except (arrow.ArrowException, OSError) as error:
+        raise InputError(
+            f"{name} cannot be read as Parquet ({one_line(error)[:200]}). Write or copy it again."
+        ) from error
 
 
-def dataset_records(folder: Path, name: str, choice: Choice, start: int = 0) -> Iterator[Values]:
-    """The records of a folder that `datasets` wrote with `save_to_disk`, from row `start` on.
+def dataset_records(folder: Path, name: str, choice: Choice) -> Records:
+    """The records of a folder that `datasets` wrote with `save_to_disk`.
 
     Raises:
         InputError: The folder is another one, or has several splits or no such column.
@@ -79,20 +65,17 @@ def dataset_records(folder: Path, name: str, choice: Choice, start: int = 0) -> 
                 f"{folder / next(iter(table), 'train')}."
             )
         (table,) = table.values()
-    return records_of(table, name, choice, start)
+    return records_of(table, name, choice)
 
 
-def records_of(
-    table: Any, name: str, choice: Choice, start: int = 0
-) -> Iterator[tuple[str, list[Any]]]:
+def records_of(table: Any, name: str, choice: Choice) -> Records:
     """The records of a `datasets` table; class numbers become their names."""
     chosen = choice.of(name, table.column_names)
-    part = table.with_format("arrow").select_columns(_present(chosen))
-    part = part.select(range(min(start, len(table)), len(table)))
     classes = [
         None if column is None else _class_names(table.features[column]) for column in chosen
     ]
-    for place, values in _rows(part.iter(ROWS), chosen, name, start):
+    part = table.with_format("arrow").select_columns(_present(chosen))
+    for place, values in _rows(part.iter(ROWS), chosen, name):
         yield place, [_named(value, names) for value, names in zip(values, classes, strict=True)]
 
 
@@ -101,18 +84,8 @@ def is_dataset(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))
 
 
-def seekable(stream: IO[bytes], is_compressed: bool) -> IO[bytes]:
-    """A stream that Parquet's reader can seek: a compressed one is unpacked to a temporary file."""
-    if not is_compressed:
-        return stream
-    unpacked: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 -- the caller closes it
-    shutil.copyfileobj(stream, unpacked)
-    unpacked.seek(0)
-    return unpacked
-
-
 def column_values(column: Any) -> list[Any]:
-    """A pyarrow column as a list; a text that is not UTF-8 stays bytes."""
+    """A pyarrow column as a list; bytes of a text that are not UTF-8 are surrogates."""
     try:
         return list(column.to_pylist())
     except UnicodeDecodeError:
@@ -120,44 +93,23 @@ def column_values(column: Any) -> list[Any]:
 
         if pyarrow.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
-        return list(map(_decoded, column.cast(pyarrow.binary()).to_pylist()))
-
-
-def _decoded(value: bytes | None) -> str | bytes | None:
-    try:
-        return None if value is None else value.decode()
-    except UnicodeDecodeError:
-        return value
+        values = column.cast(pyarrow.binary()).to_pylist()
+        decode = "utf-8", "surrogateescape"
+        return [None if value is None else value.decode(*decode) for value in values]
 
 
 def _present(chosen: Sequence[str | None]) -> list[str]:
     return [column for column in dict.fromkeys(chosen) if column is not None]
 
 
-def _rows(
-    batches: Iterable[Any], chosen: Sequence[str | None], file: str, start: int
-) -> Iterator[tuple[str, list[Any]]]:
+def _rows(batches: Iterable[Any], chosen: Sequence[str | None], file: str) -> Records:
     """The rows of pyarrow batches; an absent column gives None."""
-
-    def rows() -> Iterator[tuple[Any, ...]]:
-        for batch in batches:
-            absent = [None] * batch.num_rows
-            columns = [absent if name is None else column_values(batch[name]) for name in chosen]
-            yield from zip(*columns, strict=True)
-
-    for number, values in enumerate(rows(), start + 1):
-        yield f"row {number} of {file}", list(values)
-
-
-def _groups(metadata: Any, start: int) -> tuple[list[int], int]:
-    """The row groups of a Parquet file from that of row `start` on, and their first row."""
-    first = 0
-    for group in range(metadata.num_row_groups):
-        rows = metadata.row_group(group).num_rows
-        if first + rows > start:
-            return list(range(group, metadata.num_row_groups)), first
-        first += rows
-    return [], start
+    numbers = itertools.count(1)
+    for batch in batches:
+        absent = [None] * batch.num_rows
+        columns = [absent if name is None else column_values(batch[name]) for name in chosen]
+        for values in zip(*columns, strict=True):
+            yield f"row {next(numbers)} of {file}", list(values)
 
 
 def _class_names(feature: Any) -> list[str] | None:

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from hf_bert_impl.data.sentence_splitter import split_sentences
-from hf_bert_impl.data.text_folder import text_files
-from hf_bert_impl.data.text_input import RecordInput, check_record_text, form_of
+from hf_bert_impl.data.text_folder import read_lenient, text_files
+from hf_bert_impl.data.text_input import Row, check_record_text, form_of, read_records, sound
 from hf_bert_impl.errors import InputError, check_choice
-from hf_bert_impl.files.text import check_text_file, read_text
+from hf_bert_impl.files.text import check_text_file
 
 #: How lines make documents.
 LAYOUTS = {
@@ -40,9 +40,9 @@ def read_documents(
     """The documents of text files, one at a time; none is empty, and each ends with its file.
 
     Args:
-        files: UTF-8 text, tables or folders, as `RecordInput` and `text_files` read them.
+        files: UTF-8 text, tables or folders, as `read_records` and `text_files` read them.
         layout: One of `LAYOUTS`, for plain text.
-        column: As in `RecordInput`.
+        column: `columns` of `read_records`.
 
     Raises:
         ValueError: The layout is unknown, or a file is missing or cannot be read.
@@ -76,23 +76,24 @@ def read_texts(file: str | Path, column: str | None = None) -> Iterator[str]:
 
     Args:
         file: A file, or a folder of texts or of `datasets`.
-        column: As in `RecordInput`.
+        column: `columns` of `read_records`.
 
     Raises:
         ValueError: The file is missing, empty or not UTF-8, or a record has no text in the column.
     """
-    folder = text_files(file)
-    if folder:
-        yield from map(read_text, folder)
-        return
+    inside = text_files(file)
+    rows = (
+        (Row(str(text), [read_lenient(text)]) for text in inside)
+        if inside
+        else read_records(file, column)
+    )
     is_empty = True
-    with RecordInput(str(file), column, mend=True) as source:
-        for place, text, _ in source.sound():
-            check_record_text(place, text)
-            is_empty = False
-            yield text
+    for row in sound(rows, file):
+        check_record_text(row.place, row.values[0])
+        is_empty = False
+        yield row.values[0]
     if is_empty:
-        raise InputError(f"{source.name} is empty. Leave it out, or fill it.")
+        raise InputError(f"{file} is empty. Leave it out, or fill it.")
 
 
 def clean_texts(files: Sequence[str | Path], column: str | None = None) -> Iterator[str]:

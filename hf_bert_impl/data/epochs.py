@@ -87,7 +87,7 @@ class StreamedExamples(TorchIterableDataset):
         tokenizer: Cuts sentences into token ids.
         options: How to cut documents.
         layout: One of `documents.LAYOUTS`.
-        column: As in `RecordInput`.
+        column: As in `read_texts`.
     """
 
     files: Sequence[str | Path]

@@ -69,7 +69,7 @@ def tokenize_documents(
         files: Text files.
         tokenizer: Cuts sentences into token ids.
         layout: One of `documents.LAYOUTS`.
-        column: As in `RecordInput`.
+        column: As in `read_texts`.
         processes: Number of processes.
         cache_dir: None for the cache of `datasets`.
 

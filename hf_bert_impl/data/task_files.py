@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from hf_bert_impl.data.arrow_records import is_dataset, records_of
-from hf_bert_impl.data.table_records import Choice, no_column, say
-from hf_bert_impl.data.text_folder import labelled_text_files, text_files
-from hf_bert_impl.data.text_input import RecordInput
-from hf_bert_impl.errors import InputError, one_line
+from hf_bert_impl.data.table_records import Choice, no_column
+from hf_bert_impl.data.text_folder import labelled_text_files, read_lenient, text_files
+from hf_bert_impl.data.text_input import Row, form_of, read_records, sound
+from hf_bert_impl.errors import InputError, InputNote, one_line
 from hf_bert_impl.extras import require
-from hf_bert_impl.files.json_files import check_text
-from hf_bert_impl.files.text import read_text
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """The chosen columns of one record, and its place for messages: "line 7 of train.tsv"."""
-
-    values: tuple[Any, ...]
-    place: str
 
 
 def read_rows(file: str | Path, columns: Sequence[str] | None) -> list[Row]:
-    """Reads columns of a file as `RecordInput` does; the ending says its form.
+    """Reads columns of a file as `read_records` does; the ending says its form.
 
     A sentence of CoNLL is one row whose columns are lists with one entry per word. A folder that
     `datasets` did not write has one subfolder per class with one .txt file per text; its columns
@@ -42,22 +31,21 @@ def read_rows(file: str | Path, columns: Sequence[str] | None) -> list[Row]:
         ValueError: The file or a column is missing, the file is empty, or a row cannot be read.
     """
     path = Path(file).expanduser()
-    if path.is_dir() and not is_dataset(path):
-        return _folder_rows(path, columns or ["text"])
-    notes: list[str] = []
-    chosen = None if columns is None else tuple(columns)
-    with RecordInput(str(path), chosen, mend=True, say=notes.append) as source:
-        rows = []
-        for place, values, _ in source.sound():
-            given = values if isinstance(values, list) else [values]
-            if source.form == "json":
-                check_text(given, place)
-            if columns is not None or given[0].strip():
-                rows.append(Row(tuple(given), place))
+    is_folder = path.is_dir() and not is_dataset(path)
+    is_numbered = len(columns or ()) > 1 and all(map(str.isdecimal, columns or ()))
+    found = (
+        _folder_rows(path, columns or ["text"])
+        if is_folder
+        else read_records(path, columns, header=not is_numbered)
+    )
+    rows = [row for row in sound(found, path) if columns is not None or row.values[0].strip()]
     if not rows:
         raise InputError(f"{path} is empty. Give a file with one record per line.")
-    if notes and not (len(chosen or ()) > 1 and _is_labelled(rows)):
-        say(*notes)
+    if is_numbered and form_of(path) in ("csv", "tsv") and not _is_labelled(rows):
+        note = f"the first line of {path} is read as a row ({rows[0].values[0][:40]!r}), since "
+        warnings.warn(
+            f"{note}its columns are numbers. Name columns if it is a header.", InputNote, 2
+        )
     return rows
 
 
@@ -92,10 +80,10 @@ def read_dataset(name: str, split: str, columns: Sequence[str]) -> list[Row]:
         raise InputError(f"split {split!r} of the data set {name!r} is empty. Name another split.")
     choice = Choice(tuple(columns))
     records = records_of(table, f"the data set {name} {split}", choice)
-    return [Row(tuple(values), place) for place, values in records]
+    return [Row(place, tuple(values)) for place, values in records]
 
 
-def _folder_rows(folder: Path, columns: Sequence[str]) -> list[Row]:
+def _folder_rows(folder: Path, columns: Sequence[str]) -> Iterator[Row]:
     known = ("text", "label")
     unknown = [column for column in columns if column not in known]
     if unknown:
@@ -109,8 +97,6 @@ def _folder_rows(folder: Path, columns: Sequence[str]) -> list[Row]:
             f"{folder} is a folder without {lacks}. Give a file of labelled data, or a folder with "
             "one subfolder per class (pos/1.txt)."
         )
-    rows = []
     for file, name in files:
-        record = {"text": read_text(file), "label": name}
-        rows.append(Row(tuple(record[column] for column in columns), str(file)))
-    return rows
+        record = {"text": read_lenient(file), "label": name}
+        yield Row(str(file), [record[column] for column in columns])

@@ -45,6 +45,11 @@ def labelled_text_files(folder: Path) -> list[tuple[Path, str]]:
     return labelled
 
 
+def read_lenient(file: Path) -> str:
+    """A file's text; bytes that are not UTF-8 are surrogates, as in `text_input.Row`."""
+    return file.read_bytes().decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+
+
 def _is_text(file: Path) -> bool:
     """Whether it ends in .txt and is not one of aclImdb's lists."""
     listed = file.stem.startswith("urls_") and (file.parent / file.stem[5:]).is_dir()

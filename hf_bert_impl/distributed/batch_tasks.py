@@ -1,4 +1,4 @@
-"""Callables that add a model's results to a batch, for Ray Data, `datasets` and jobs in parts.
+"""Callables that add a model's results to a batch, for Ray Data, `datasets` and bulk jobs.
 
 They follow Ray Data's convention: the constructor loads the model, and a call takes a batch of
 columns and returns it with further columns.
@@ -26,14 +26,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_bert_impl import checkpoints
 from hf_bert_impl.data.arrow_records import column_values
 from hf_bert_impl.data.option_ranges import COUNT
-from hf_bert_impl.data.token_budget import TOKEN_BUDGET, cut_batches
+from hf_bert_impl.data.text_input import check_record_text
 from hf_bert_impl.data.vector_table import arrow_table
-from hf_bert_impl.distributed.digests import weights_digest
+from hf_bert_impl.distributed.fingerprint import model_files
 from hf_bert_impl.errors import InputError, one_line
-from hf_bert_impl.families.table import longest_sequence
+from hf_bert_impl.families.adapter import kernels_of
 from hf_bert_impl.freed_memory import keep_freed_memory
 
 #: Columns of equal length: a dictionary of lists or arrays, a pandas DataFrame, or a pyarrow table.
@@ -43,8 +42,8 @@ Batch = Any
 class BatchTask(abc.ABC):
     """A callable that adds columns to a batch.
 
-    A pickle holds the arguments and a digest of the model's files. Unpickling loads the model
-    again. So the cache of `datasets` is valid until the files change.
+    A pickle holds the arguments, and the sizes and times of the model's files. Unpickling loads the
+    model again. So the cache of `datasets` is valid until the files change.
 
     Args:
         columns: Columns to read.
@@ -84,7 +83,7 @@ class BatchTask(abc.ABC):
     def __reduce__(self) -> tuple[Any, ...]:
         made_by = self._made_by
         model = made_by.args[0] if made_by.args else made_by.keywords["model"]
-        return _make_again, (made_by, weights_digest(model))
+        return _make_again, (made_by, sorted(model_files(model).items()))
 
     def __call__(self, batch: Batch) -> Any:
         """Adds the results to a batch.
@@ -119,9 +118,12 @@ class BatchTask(abc.ABC):
         return int(self.counter.tokens)
 
     @property
-    def precision(self) -> str | None:
-        """The precision of the model's computation; None if unknown."""
-        return getattr(self.counter, "precision", None)
+    def precision(self) -> str:
+        """The precision of the model's computation, with the kernels."""
+        if hasattr(self.counter, "precision"):
+            return str(self.counter.precision)
+        kernels, dtype = kernels_of(self.counter.model), self.counter.model.dtype
+        return str(dtype).removeprefix("torch.") if kernels is None else str(kernels)
 
     def _texts(self, batch: Mapping[str, Any], column: str) -> list[str]:
         if column not in batch:
@@ -137,16 +139,12 @@ class BatchTask(abc.ABC):
             )
         texts = column_values(values) if hasattr(values, "to_pylist") else list(values)
         for row, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise InputError(
-                    f"Row {row} of column {column!r} is {text!r:.40}, not a str. Filter such rows "
-                    "out, or run `hf-bert` with --engine ray, which lists them and continues."
-                )
+            check_record_text(f"row {row} of column {column!r}", text)
         return texts
 
 
-def _make_again(made_by: functools.partial[BatchTask], digest: str) -> BatchTask:
-    """Unpickles a task. The digest only distinguishes pickles."""
+def _make_again(made_by: functools.partial[BatchTask], files: object) -> BatchTask:
+    """Unpickles a task. The model's files only distinguish pickles."""
     return made_by()
 
 
@@ -210,40 +208,7 @@ class EmbedTexts(BatchTask):
         return (self._encode(texts[0]),)
 
 
-class _HeadTask(BatchTask):
-    """Loads a model with a head, as `model` and `tokenizer`."""
-
-    def __init__(
-        self,
-        model: str,
-        head: str,
-        columns: tuple[str, ...],
-        output_columns: tuple[str, ...],
-        *,
-        dtype: str | None = None,
-        batch_invariant: bool = True,
-        token_budget: int | None = None,
-        threads: int | None = None,
-    ) -> None:
-        from hf_bert_impl.inference.loading import budget_for
-
-        super().__init__(threads, columns, output_columns)
-        self.model, self.tokenizer = checkpoints.load_prepared(model, head, dtype, batch_invariant)
-        self.token_budget = budget_for(self.model, token_budget, batch_invariant) or TOKEN_BUDGET
-
-
-class _Classifier(_HeadTask):
-    """Loads a sequence classifier."""
-
-    def __init__(self, model: str, *columns: tuple[str, ...], **options: Any) -> None:
-        from hf_bert_impl.inference.classifier import TextClassifier
-
-        super().__init__(model, "sequence-classification", *columns, **options)
-        self.classifier = TextClassifier(self.model, self.tokenizer, self.token_budget)
-        self.counter = self.classifier
-
-
-class Classify(_Classifier):
+class Classify(BatchTask):
     """Adds the most probable label of each text, and its probability.
 
     Args:
@@ -260,9 +225,21 @@ class Classify(_Classifier):
         column: str = "text",
         output_column: str = "label",
         score_column: str = "score",
-        **options: Any,
+        *,
+        dtype: str | None = None,
+        batch_invariant: bool = True,
+        token_budget: int | None = None,
+        threads: int | None = None,
     ) -> None:
-        super().__init__(model, (column,), (output_column, score_column), **options)
+        from hf_bert_impl import checkpoints
+        from hf_bert_impl.inference.classifier import TextClassifier
+        from hf_bert_impl.inference.loading import budget_for
+
+        super().__init__(threads, (column,), (output_column, score_column))
+        head = "sequence-classification"
+        loaded, tokenizer = checkpoints.load_prepared(model, head, dtype, batch_invariant)
+        budget = budget_for(loaded, token_budget, batch_invariant)
+        self.classifier = self.counter = TextClassifier(loaded, tokenizer, budget)
         self._labels = np.array(self.classifier.labels, dtype=object)
 
     def compute(self, *texts: list[str]) -> tuple[Any, ...]:
@@ -315,51 +292,3 @@ class Answer(BatchTask):
         answers = list(self.answering(iter(asked), top_k=1))
         kinds = {"answer": object, "score": np.float64, "start": np.int64, "end": np.int64}
         return tuple(np.array([one[name] for one in answers], kinds[name]) for name in kinds)
-
-
-class FillMask(_HeadTask):
-    """Adds the most probable tokens for each mask of each text, and their probabilities.
-
-    Args:
-        model: A model with a masked-LM head.
-        column: The texts, each with one mask token or more.
-        output_columns: The tokens and their probabilities: per text a list of masks, per mask a
-            list of `top_k` entries.
-        top_k: Number of tokens per mask.
-        **options: Further arguments of `BatchTask`.
-    """
-
-    counter = None
-    tokens = 0
-
-    def __init__(
-        self,
-        model: str,
-        column: str = "text",
-        output_columns: tuple[str, str] = ("tokens", "scores"),
-        *,
-        top_k: int = 5,
-        **options: Any,
-    ) -> None:
-        COUNT.check("top_k", top_k)
-        super().__init__(model, "masked-lm", (column,), tuple(output_columns), **options)
-        self._top_k = top_k
-
-    def check(self, *texts: str) -> None:
-        from hf_bert_impl.inference.masked_words import encode_masked
-
-        encode_masked(self.tokenizer, texts[0], longest_sequence(self.model.config))
-
-    def compute(self, *texts: list[str]) -> tuple[Any, ...]:
-        from hf_bert_impl.inference.masked_words import best_tokens, encode_masked
-
-        limit = longest_sequence(self.model.config)
-        ids = [encode_masked(self.tokenizer, text, limit) for text in texts[0]]
-        rows: list[Any] = []
-        for batch in cut_batches(ids, len, token_budget=self.token_budget):
-            self.tokens += sum(map(len, batch))
-            rows += best_tokens(self.model, self.tokenizer, batch, self._top_k)
-        return tuple(
-            [[[best[name] for best in mask["predictions"]] for mask in masks] for masks in rows]
-            for name in ("token", "probability")
-        )

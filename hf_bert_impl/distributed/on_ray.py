@@ -1,184 +1,148 @@
-"""Computes the parts of a job as Ray tasks, which Ray retries when a worker dies.
+"""Computes a job by Ray Data: a source of rows, actors with the model, Parquet files, checkpoints.
 
-Workers read and write files themselves, so the driver holds no texts or vectors. All nodes need the
-inputs, the output and the model under the same paths.
+One task of Ray reads the inputs in order, so rows are accepted and rejected as in one process.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import pickle
+import shutil
 import socket
-import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
-from hf_bert_impl.distributed.batch_tasks import BatchTask
-from hf_bert_impl.distributed.parts import BulkJob, Part
-from hf_bert_impl.errors import InputError, InputNote
+from hf_bert_impl.data.vector_table import arrow_table
+from hf_bert_impl.distributed.job import Job, JobRow
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require, set_up_ray
+from hf_bert_impl.files.atomic import atomic_file
+from hf_bert_impl.files.json_files import parse_json, to_json
 
-#: The job ends after no node has had enough CPUs for a worker for this time.
-STARVED_SECONDS = 60.0
-#: How often to check the nodes.
-LOOK_SECONDS = 5.0
-#: Retries of a part whose worker died; the part itself may be the cause.
-RETRIES = 5
 CONNECT_SECONDS = 10.0
-#: The loaded tasks of a worker process, which Ray reuses.
-_loaded: dict[bytes, BatchTask] = {}
+#: Retries of a chunk whose worker died; the chunk itself may be the cause.
+RETRIES = 5
+#: The folder of rejected rows in the output, with a file per chunk.
+REJECTED = "_rejects"
 
 
-def _make_part(job: BulkJob, part: Part) -> dict[str, Any]:
-    """Makes a part in a worker, unless a worker completed it before it died."""
-    key = pickle.dumps((job.task, job.options))
-    if key not in _loaded:
-        _loaded[key] = job.task(**job.options)
-    return job.entry(part) or job.make(part, _loaded[key])
+class Computing:
+    """The step of a worker: computes a table of rows."""
+
+    def __init__(self, job: Job, precision: str) -> None:
+        self.job, self.task = job, job.task(**job.options)
+        if self.task.precision != precision:
+            raise InputError(
+                f"A worker computes in {self.task.precision}, and the job began in {precision}. "
+                "Choose a `dtype`, or use machines of one kind."
+            )
+
+    def __call__(self, table: Any) -> Any:
+        rows = [JobRow(**row) for row in table.to_pylist()]
+        _, columns, failed = self.job.compute(self.task, rows)
+        _store(self.job, [(row, failed[row.number]) for row in rows if row.number in failed])
+        return arrow_table(columns)
 
 
-def _cut_input(job: BulkJob, file: int, stored: bool) -> tuple[list[Part], list[str]]:
-    """Reads an input in a worker; returns its parts, and its notes for the driver."""
-    with warnings.catch_warnings(record=True, action="always", category=InputNote) as caught:
-        parts = job.cut(file, stored)
-    return parts, [str(note.message) for note in caught if note.category is InputNote]
+def _store(job: Job, rejected: list[tuple[JobRow, str]]) -> None:
+    """Stores rejected rows of a chunk. A retry writes the same file."""
+    if rejected:
+        first, last = rejected[0][0].number, rejected[-1][0].number
+        lines = [to_json([row.number, job.reject(row, why)]) + "\n" for row, why in rejected]
+        with atomic_file(job.folder / REJECTED / f"{first}-{last}.jsonl") as fresh:
+            fresh.write_text("".join(lines), encoding="utf-8")
 
 
-def cut_inputs(
-    job: BulkJob, files: Iterable[int], stored: bool, workers: int
-) -> Iterator[tuple[int, list[Part]]]:
-    """The parts of inputs, each with the index of its input, in any order.
-
-    Args:
-        job: The job.
-        files: Indices of inputs.
-        stored: As in `BulkJob.cut`.
-        workers: Maximum number of concurrent workers.
-
-    Raises:
-        InputError: As `BulkJob.cut`; or no node has enough CPUs for a worker.
-    """
-    with connected(None) as ray:
-        todo = [(file, stored) for file in files]
-        for (file, _), result in _results(ray, _cut_input, job, todo, workers, 1):
-            if isinstance(result, Exception):
-                raise InputError(
-                    f"Workers died {RETRIES + 1} times while reading {job.inputs[file]}. Check "
-                    "that the file is intact and that the nodes have free memory."
-                )
-            parts, notes = result
-            for note in notes:
-                warnings.warn(note, InputNote, stacklevel=2)
-            yield file, parts
+def _tables(job: Job) -> Iterator[Any]:
+    """The usable rows of each chunk."""
+    for chunk in job.chunks():
+        _store(job, [(row, row.problem) for row in chunk if row.problem])
+        rows = [row for row in chunk if not row.problem]
+        if rows:
+            columns = {name: [getattr(row, name) for row in rows] for name in JobRow._fields}
+            yield arrow_table(columns)
 
 
-def make_parts(job: BulkJob, parts: list[Part], workers: int) -> Iterator[dict[str, Any]]:
-    """Makes parts in any order.
+def run_on_ray(
+    job: Job, precision: str, report: dict[str, Any], workers: int, address: str | None
+) -> None:
+    """Computes a job whose folder exists, or resumes it.
 
     Args:
-        job: The job.
-        parts: One or more.
-        workers: Maximum number of concurrent workers.
-
-    Yields:
-        The entry of each part.
-
-    Raises:
-        InputError: No node has enough CPUs for a worker. Or the workers of a part died; all other
-            parts are made first.
-    """
-    killed = []
-    with connected(None) as ray:
-        cpus = cpus_of_worker([node["Resources"] for node in _nodes(ray)], workers)
-        todo = [(part,) for part in parts]
-        for (part,), entry in _results(ray, _make_part, job, todo, workers, cpus):
-            if isinstance(entry, Exception):
-                killed.append(part.name)
-            else:
-                yield entry
-    if killed:
-        raise InputError(
-            f"The workers of {', '.join(killed[:3])} died {RETRIES + 1} times, probably for lack "
-            "of memory. All other parts are complete. Run it again with a smaller `part_size` or "
-            "`token_budget`, or with fewer `workers`."
-        )
-
-
-def _results(
-    ray: Any,
-    function: Callable[..., Any],
-    job: BulkJob,
-    calls: Iterable[tuple[Any, ...]],
-    workers: int,
-    cpus: int,
-) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Calls a function in workers, with the job and each of `calls`.
-
-    Yields:
-        A call and its result, in order of completion; or the exception if its workers died.
+        job: The job; its output is a folder.
+        precision: The precision that workers must have.
+        report: Gets the numbers of rows.
+        workers: Number of workers.
+        address: The address of a cluster; None takes a connected one, or starts Ray here.
 
     Raises:
-        InputError: The function raised it, or no node has enough CPUs for a worker.
+        InputError: The cluster cannot be reached, or a worker raised it.
     """
-    remote = ray.remote(num_cpus=cpus, max_retries=RETRIES)(function)
-    shared = ray.put(job)
-    waiting = iter(calls)
-    working: dict[Any, tuple[Any, ...]] = {}
-    seen = time.monotonic()
-    while True:
-        while len(working) < workers and (call := next(waiting, None)) is not None:
-            working[remote.remote(shared, *call)] = call
-        if not working:
-            return
-        done, _ = ray.wait(list(working), timeout=LOOK_SECONDS)
-        if not done:
-            seen = _check_nodes(ray, cpus, seen)
-            continue
-        seen = time.monotonic()
-        call = working.pop(done[0])
+    with connected(address) as ray:
+        from ray.data import Datasource, ReadTask
+        from ray.data.block import BlockMetadata
+        from ray.data.checkpoint import CheckpointConfig
+
+        class Rows(Datasource):
+            def get_read_tasks(self, *arguments: Any, **options: Any) -> list[Any]:
+                return [ReadTask(lambda: _tables(job), BlockMetadata(None, None, None, None))]
+
+            def estimate_inmemory_data_size(self) -> None:
+                return None
+
+        checkpoint = job.folder.with_name(f"{job.folder.name}.checkpoint")
+        done = _count(checkpoint.glob("*[!g].parquet"))  # without those that end in .pending
+        context = ray.data.DataContext.get_current()
+        before = context.checkpoint_config, context.enable_progress_bars
+        context.enable_progress_bars = False
+        context.checkpoint_config = CheckpointConfig("id", str(checkpoint))
+        # One CPU remains for Ray's filter of completed rows.
+        share = max((ray.cluster_resources().get("CPU", 1) - 1) / workers, 0.01)
+        largest = max(node["Resources"].get("CPU", 1) for node in ray.nodes())
         try:
-            yield call, ray.get(done[0])
-        except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError) as error:
-            yield call, error
+            rows = ray.data.read_datasource(Rows(), num_cpus=0)
+            rows.repartition(target_num_rows_per_block=job.rows_per_part).map_batches(
+                Computing,
+                fn_constructor_args=(job, precision),
+                batch_size=job.rows_per_part,
+                batch_format="pyarrow",
+                concurrency=workers,
+                num_cpus=min(int(share) or share, largest),
+                max_task_retries=RETRIES,
+            ).write_parquet(str(job.folder), ray_remote_args={"num_cpus": 0})
         except ray.exceptions.RayTaskError as error:
             raise error.cause from error
+        except ray.exceptions.RayActorError as error:
+            raise InputError(
+                f"The workers of a part died {RETRIES + 1} times, probably for lack of memory. "
+                "Completed parts are kept. Run it again with a smaller `part_size` or "
+                "`batch_tokens`, or with fewer `workers`."
+            ) from error
+        finally:
+            context.checkpoint_config, context.enable_progress_bars = before
+    _finish(job, report, done)
+    shutil.rmtree(checkpoint, ignore_errors=True)
+    shutil.rmtree(job.folder / REJECTED, ignore_errors=True)
 
 
-def cpus_of_worker(nodes: list[dict[str, float]], workers: int) -> int:
-    """The CPUs of a worker, which are also its threads.
-
-    Args:
-        nodes: The resources of each living node.
-        workers: Number of concurrent workers.
-
-    Returns:
-        The largest number with which all workers fit the nodes; at least 1.
-    """
-    counts = [int(node.get("CPU", 0)) for node in nodes]
-    most = max(1, sum(counts) // workers)
-    while most > 1 and sum(count // most for count in counts) < workers:
-        most -= 1
-    return most
+def _finish(job: Job, report: dict[str, Any], done: int) -> None:
+    parts = sorted(job.folder.glob("*.parquet"))
+    rejected: dict[int, Any] = {}
+    for file in (job.folder / REJECTED).glob("*.jsonl"):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            number, entry = parse_json(line, str(file), "a list", list)
+            rejected[number] = entry
+    rows = _count(parts)
+    counts = {"parts": len(parts), "rows": rows - done, "rejected": len(rejected)}
+    report |= counts | {"resumed_from": done, "tokens": None}
+    lines = (to_json(rejected[number]) + "\n" for number in sorted(rejected))
+    job.finish(parts, rows + len(rejected), lines)
 
 
-def _check_nodes(ray: Any, cpus: int, seen: float) -> float:
-    """The time of the last node with enough CPUs; raises InputError after `STARVED_SECONDS`."""
-    largest = max((node["Resources"].get("CPU", 0) for node in _nodes(ray)), default=0)
-    if largest >= cpus:
-        return time.monotonic()
-    if time.monotonic() - seen > STARVED_SECONDS:
-        raise InputError(
-            f"A worker needs {cpus} CPUs, but for {STARVED_SECONDS:.0f} s the largest node has had "
-            f"{largest:g}. Add a node, or use more `workers`, which get fewer CPUs each. Completed "
-            "parts are kept."
-        )
-    return seen
-
-
-def _nodes(ray: Any) -> list[dict[str, Any]]:
-    return [node for node in ray.nodes() if node["Alive"]]
+def _count(files: Iterable[Path]) -> int:
+    parquet = require("pyarrow.parquet", "ray", "writing Parquet")
+    return sum(parquet.read_metadata(file).num_rows for file in files)
 
 
 @contextlib.contextmanager
@@ -193,11 +157,14 @@ def connected(address: str | None) -> Iterator[Any]:
     """
     set_up_ray()
     ray = require("ray", "ray", "the engine 'ray'")
+    require("ray.data", "ray", "the engine 'ray'")
     if ray.is_initialized():
         yield ray
         return
     try:
-        _check_address(address)
+        host, _, port = (address or "").rpartition(":")
+        if port.isdecimal() and "/" not in host:  # Ray itself would retry for minutes
+            socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
         ray.init(
             address=address or "local",
             include_dashboard=None if address else False,
@@ -214,10 +181,3 @@ def connected(address: str | None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
-
-
-def _check_address(address: str | None) -> None:
-    """Raises OSError if the address refuses connections: Ray itself would retry for minutes."""
-    host, _, port = (address or "").rpartition(":")
-    if port.isdecimal() and "/" not in host:
-        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()

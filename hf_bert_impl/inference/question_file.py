@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from hf_bert_impl.data.text_input import RecordInput
+from hf_bert_impl.data.text_input import read_records, sound
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.json_files import check_text
 
@@ -18,7 +18,7 @@ def read_questions(file: str, context: str | None) -> Iterator[dict[str, Any]]:
     """Reads the columns or fields `question`, `context` and `id`.
 
     Args:
-        file: As for `RecordInput`; `-` is standard input.
+        file: As for `read_records`; `-` is standard input.
         context: The context of records without one.
 
     Yields:
@@ -27,16 +27,18 @@ def read_questions(file: str, context: str | None) -> Iterator[dict[str, Any]]:
     Raises:
         ValueError: The file is missing, empty or damaged.
     """
-    columns, is_empty = ("question", "context"), True
-    with RecordInput(file, columns, "id", optional=True) as source:
-        for place, (question, given), identifier in source.sound():
-            is_empty = False
-            record = {"question": question, "context": context if given is None else given}
-            check_record(record, place)
-            check_text(identifier, f"the id in {place}")
-            yield record if identifier is None else record | {"id": identifier}
+    is_empty = True
+    rows = read_records(file, ("question", "context"), "id", optional=True)
+    for row in sound(rows, file):
+        place, (question, given), identifier = row.place, row.values, row.id
+        is_empty = False
+        record = {"question": question, "context": context if given is None else given}
+        check_record(record, place)
+        check_text(identifier, f"the id in {place}")
+        yield record if identifier is None else record | {"id": identifier}
     if is_empty:
-        raise InputError(f"{source.name} is empty. Write one question per line.")
+        name = "Standard input" if file == "-" else file
+        raise InputError(f"{name} is empty. Write one question per line.")
 
 
 def check_record(record: Any, where: str) -> None:

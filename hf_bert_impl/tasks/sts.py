@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hf_bert_impl.data.arrow_records import is_dataset
-from hf_bert_impl.data.text_input import RecordInput, form_of
+from hf_bert_impl.data.text_input import form_of, read_records, sound
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.tasks.metrics import regression_metrics
 
@@ -52,7 +52,7 @@ def read_sts(path: str | Path) -> list[StsFile]:
     skipped, as the sets of 2015 and 2016 have many.
 
     Args:
-        path: A file as `RecordInput` reads it, or a folder whose files are one set.
+        path: A file as `read_records` reads it, or a folder whose files are one set.
 
     Returns:
         The files with scored pairs, by name.
@@ -75,14 +75,14 @@ def read_sts(path: str | Path) -> list[StsFile]:
 def _read_file(path: Path) -> StsFile:
     file = StsFile(path.name, [], [])
     columns = COLUMNS if form_of(path) in ("json", "parquet", "folder") else ("0", "1", "2")
-    with RecordInput(str(path), columns, mend=True, say=lambda note: None) as source:
-        for place, (gold, *pair), _ in source.sound():
-            if gold is None or not str(gold).strip():
-                continue
-            if not all(isinstance(text, str) for text in pair):
-                raise InputError(f"{place} has no two sentences. Write each line as {LAYOUT}.")
-            file.gold.append(gold_score(gold, place))
-            file.pairs.append((pair[0], pair[1]))
+    for row in sound(read_records(path, columns, header=False), path):
+        place, (gold, *pair) = row.place, row.values
+        if gold is None or not str(gold).strip():
+            continue
+        if not all(isinstance(text, str) for text in pair):
+            raise InputError(f"{place} has no two sentences. Write each line as {LAYOUT}.")
+        file.gold.append(gold_score(gold, place))
+        file.pairs.append((pair[0], pair[1]))
     return file
 
 

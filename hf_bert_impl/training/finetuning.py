@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import statistics
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,8 +20,7 @@ from accelerate.utils import broadcast_object_list, parse_flag_from_env
 from transformers import TrainerCallback, set_seed
 
 import hf_bert_impl
-from hf_bert_impl.data.table_records import say
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, InputNote
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.lock import output_lock
 from hf_bert_impl.inference.loading import load_tokenizer
@@ -201,10 +201,11 @@ def note_overlap(splits: Mapping[str, Split]) -> None:
     known = set(map(repr, _content(splits["train"].examples)))
     for part, split in splits.items():
         if part != "train" and known.issuperset(map(repr, _content(split.examples))):
-            say(
+            note = (
                 f"all {len(split.examples):,} {part} examples are training examples too. Their "
                 "scores do not show how well the model does on new texts"
             )
+            warnings.warn(note, InputNote, stacklevel=2)
 
 
 def prepare(

@@ -33,7 +33,7 @@ LABELS = "--text-column 0 --label-column 1"
 RUNS = {
     "embed": "embed BertModel texts.txt -o new/out.npy",
     "answer": "answer BertForQuestionAnswering questions.jsonl -o new/out.jsonl",
-    "classify": "classify texts.txt -m BertForSequenceClassification -o new/out",
+    "classify": "classify BertForSequenceClassification texts.txt -o new/out",
     "fill-mask": "fill-mask BertForMaskedLM [MASK]",
     "attention": "attention BertForMaskedLM the -o new/out.html",
     "tokenizer train": "tokenizer train texts.txt -o new/out --vocab-size 60",

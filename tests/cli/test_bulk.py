@@ -4,8 +4,10 @@ import json
 
 import pytest
 
-import hf_bert_impl
-from tests.distributed.results import finished, rejects, vectors
+from tests.distributed.results import finished, rejects
+
+pytest.importorskip("pyarrow", reason="pip install -e '.[train]'")
+from pyarrow.parquet import read_table
 
 TEXTS = ["nice to meet you", "the river rose", "", "over night ."]
 KEYS = ["k0", "k1", "k2", "k3"]
@@ -19,37 +21,26 @@ def lines(tmp_path):
     return file
 
 
-@pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_embed_by_shards(hf_bert, save_tiny, lines, tmp_path, precision):
-    model, out = save_tiny("BertModel"), tmp_path / "out"
-    common = ("embed", model, lines, "-o", out, "--id-column", "key", "--part-size", 2, "--json")
-    common += ("--precision", precision, "--normalize")
-    first = json.loads(hf_bert(*common, "--shard", "1/2").out)
-    assert (first["parts"], first["parts_made"], first["complete"]) == (3, 1, False)
-    result = hf_bert(*common, "--shard", "0/2")
-    assert json.loads(result.out)["complete"]
-    encoder = hf_bert_impl.TextEncoder.from_pretrained(model, batch_invariant=True)
-    expected = encoder.encode(TEXTS, normalize_embeddings=True)
-    rows = finished(out)
-    if precision == "float32":
-        assert (vectors(rows, KEYS) == expected).all()
-    assert [row["id"] for row in rejects(out)] == ["k4"]
-    words = [word for word in common if word != "--json"]
-    assert "0 rows in 0 of 3 parts" in hf_bert(*words, "--shard", "0/2").out
-
-
 def test_classify(hf_bert, one_error_line, save_tiny, lines, tmp_path):
     model, out = save_tiny("BertForSequenceClassification", num_labels=3), tmp_path / "out"
-    command = ("classify", lines, "--model", model, "-o", out, "--id-column", "key")
-    assert "4 rows in 1 of 1 parts, 1 rejected" in hf_bert(*command).out
+    command = ("classify", model, lines, "-o", out, "--id-column", "key")
+    assert "4 rows in 1 parts, 1 rejected" in hf_bert(*command).out
     rows = finished(out)
     assert list(rows) == KEYS
     assert {row["label"] for row in rows.values()} <= {f"LABEL_{n}" for n in range(3)}
     assert all(1 / 3 <= row["score"] <= 1 for row in rows.values())
-    one_error_line(hf_bert(*command), "out is finished", "--overwrite", "--resume")
-    assert hf_bert(*command, "--resume").status == 0
+    one_error_line(hf_bert(*command), "out is finished", "--overwrite")
+    assert hf_bert(*command, "--resume") == (0, f"{out} is finished\n", "")
     assert hf_bert(*command, "--overwrite", "-q").out == ""
     assert finished(out) == rows
+    assert [row["id"] for row in rejects(out)] == ["k4"]
+    assert hf_bert(*command[:4], out.with_suffix(".parquet"), *command[5:], "-q").status == 0
+    assert read_table(out.with_suffix(".parquet")).to_pylist() == [*rows.values()]
+    one_error_line(hf_bert(*command[:4], out.with_suffix(".csv")), "End the name in .parquet")
+    one = save_tiny("BertForSequenceClassification", num_labels=1)
+    one_error_line(
+        hf_bert("classify", one, lines, "-o", tmp_path / "b"), "one label", "CrossEncoder"
+    )
 
 
 def test_answer(hf_bert, save_tiny, tmp_path):
@@ -63,7 +54,7 @@ def test_answer(hf_bert, save_tiny, tmp_path):
     printed = hf_bert("answer", model, file, "--json", "--batch-invariant", "-q").out.splitlines()
     asked.append({"id": 9, "question": " ", "context": "the river"})
     file.write_text("".join(json.dumps(row) + "\n" for row in asked))
-    command = ("answer", model, file, "--id-column", "id", "--shard", "0/1")
+    command = ("answer", model, file, "--id-column", "id")
     assert hf_bert(*command, "-o", out / "parts").status == 0
     rows = finished(out / "parts")
     for line in map(json.loads, printed):

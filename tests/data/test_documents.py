@@ -70,7 +70,7 @@ def test_files_of_a_folder_are_documents(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "layout", "words"),
     [
-        ("a.txt", b"fine\n\xff\xfe\n", "sentences", "Line 2 of .* is not UTF-8"),
+        ("a.txt", b"fine\n\xff\xfe\n", "sentences", "line 2 of .* is not UTF-8"),
         ("a.jsonl", b'{"text": "a"}\n{"txt": "b"}\n', "sentences", "line 2 of .* 'text'"),
         ("a.txt", b"A\tB\n\nno tab\n", "pairs", "line 3 of .* Write two sentences with a tab"),
         ("a.txt", b"\tb\n", "pairs", "line 1 of .* Write two sentences"),

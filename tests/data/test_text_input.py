@@ -10,8 +10,8 @@ import pytest
 
 from hf_bert_impl.data.documents import read_texts
 from hf_bert_impl.data.task_files import read_rows
-from hf_bert_impl.data.text_input import RecordInput
-from hf_bert_impl.errors import InputNote
+from hf_bert_impl.data.text_input import check_record_text, read_records, sound
+from hf_bert_impl.errors import InputError, InputNote
 from hf_bert_impl.inference.question_file import read_questions
 from hf_bert_impl.tasks.base import Columns
 from hf_bert_impl.tasks.masked_lm import MaskedLanguageModeling
@@ -22,14 +22,13 @@ PACKED = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 NAMES = (
     *("a.csv", "a.tsv", "a.tab", "a.jsonl", "a.ndjson", "a.json", "list.json", "a.parquet"),
     *("A.CSV", "LIST.JSON", "A.PARQUET", "a.tsv.gz", "A.CSV.GZ", "list.json.gz", "a.jsonl.bz2"),
-    *("a.csv.xz", "a.jsonl.zst", "a.parquet.gz", "tabs.txt", "tabs.txt.gz", "objects.dat"),
+    *("a.csv.xz", "tabs.txt", "tabs.txt.gz", "objects.dat", "tabs.TSV.bz2"),
 )
 
 
 def read(file, column=None, id_column=None):
     """The texts of a file; each is one."""
-    with RecordInput(str(file), column, id_column) as source:
-        return [text for _, text, _ in source.sound()]
+    return [row.values[0] for row in sound(read_records(file, column, id_column), file)]
 
 
 def is_tsv(name):
@@ -46,8 +45,8 @@ def write(folder, name, texts=None, columns=("no", "text")):
     texts = texts_of(name) if texts is None else texts
     rows = [{it: n if it == "no" else text for it in columns} for n, text in enumerate(texts)]
     file, low = folder / name, name.lower()
-    packing = next((it for it in (*PACKED, ".zst") if low.endswith(it)), "")
-    if ".parquet" in low or packing == ".zst":
+    packing = next((it for it in PACKED if low.endswith(it)), "")
+    if ".parquet" in low:
         arrow = pytest.importorskip("pyarrow", reason="pip install -e '.[train]'")
         from pyarrow import parquet
     if ".parquet" in low:
@@ -61,11 +60,7 @@ def write(folder, name, texts=None, columns=("no", "text")):
             lines = ["\t".join(map(str, row)) for row in (columns, *(it.values() for it in rows))]
         content = json.dumps(rows, indent=1) if low.startswith("list") else "\n".join(lines)
         file.write_text(content, encoding="utf-8")
-    if packing == ".zst":
-        content = file.read_bytes()
-        with arrow.CompressedOutputStream(str(file), "zstd") as stream:
-            stream.write(content)
-    elif packing:
+    if packing:
         file.write_bytes(PACKED[packing](file.read_bytes()))
     return file
 
@@ -73,10 +68,9 @@ def write(folder, name, texts=None, columns=("no", "text")):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_form(tmp_path, name):
     file = write(tmp_path, name)
-    with RecordInput(str(file), "text", "no") as source:
-        records = list(source.sound())
-    assert [text for _, text, _ in records] == texts_of(name)
-    assert [str(found) for _, _, found in records] == [str(n) for n in range(len(records))]
+    records = list(read_records(file, "text", "no"))
+    assert [row.values for row in records] == [[text] for text in texts_of(name)]
+    assert [str(row.id) for row in records] == [str(n) for n in range(len(records))]
     place = (
         "line 3" if "jsonl" in name or name in ("a.json", "a.ndjson", "objects.dat") else "row 3"
     )
@@ -89,7 +83,7 @@ def test_every_form(tmp_path, name):
 
 #: How each command reads the texts of a file.
 READERS = {
-    "embed": lambda file: [text for _, text, _ in RecordInput(file, "text").records],
+    "embed": lambda file: [row.error or row.values for row in read_records(file, "text")],
     "finetune": lambda file: [row.values[1] for row in read_rows(file, ["no", "text"])],
     "masked-lm": lambda file: [
         it.text for it in MaskedLanguageModeling(Columns("text")).read(file)
@@ -103,7 +97,9 @@ READERS = {
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("a.XLSX", b"PK", r"a\.XLSX ends in \.xlsx\. Supported: .*Save it"),
+        ("a.XLSX", b"PK", r"a\.XLSX ends in \.xlsx\. Supported: .*save it as"),
+        ("a.jsonl.zst", b"", r"a\.jsonl\.zst ends in \.zst\. Supported: .*Unpack it"),
+        ("a.parquet.gz", b"", r"ends in \.parquet\.gz\. Supported: .*Unpack it"),
         ("a.parquet", b"text\nx\n", r"a\.parquet cannot be read as Parquet"),
         ("a.json", b'[{"text": "x"}', r"a\.json is not JSON"),
         ("a.jsonl", b'{"text": \n', r"line 1 of .*a\.jsonl is not JSON"),
@@ -166,8 +162,8 @@ def test_a_name_in_the_first_line_wins_over_a_number(
     content = content.replace(",", "," if ending.startswith("c") else "\t").encode()
     file = tmp_path / f"a.{ending}"
     file.write_bytes(gzip.compress(content) if ending.endswith("gz") else content)
-    with RecordInput(str(file), column, id_column) as source:
-        assert [it[1:] for it in source.sound()] == list(zip(texts, ids, strict=True))
+    rows = list(sound(read_records(file, column, id_column), file))
+    assert [(row.values[0], row.id) for row in rows] == list(zip(texts, ids, strict=True))
     notes = " ".join(str(it.message) for it in recwarn if it.category is InputNote)
     assert note in notes
 
@@ -180,9 +176,7 @@ GZIP = gzip.compress(b"text\na\n", mtime=0)
     [
         ("a.csv", "text", b"text,id\na,1\nb\n", "line 3 of .* has 1 fields, the first line 2"),
         ("a.csv", "text", b'text,id\n"a,1\n', "line 2 of .* is no CSV"),
-        ("a.csv", "text", b"text,id\na,1\n\xe9,2\n", "Line 3 of .* is not UTF-8"),
-        ("a.csv", None, b"id;text\n1;a\n", "first line of .* is one field, 'id;text'. Put commas"),
-        ("a.tsv", None, b"id;text\n1;a\n", "first line of .* is one field, .*Put tabs"),
+        ("a.csv", "text", b"text,id\na,1\n\xe9,2\n", "line 3 of .* is not UTF-8, like 1 of 2"),
         ("a.csv", "2", b"x,7\ny,8\n", "no column '2'. Use one of '0', '1'"),
         ("a.csv.gz", "text", GZIP[:-9], "cannot be unpacked .Compressed file ended"),
         ("a.jsonl", None, b'{"text": "a"}\n\n{"body": "b"}', "line 3 .* 'text'. Use one of 'body'"),
@@ -197,16 +191,83 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path, name, column, content, w
         list(read_texts(file, column))
 
 
-def test_bytes_that_are_not_utf8_spoil_their_row_alone(tmp_path):
-    """Also within quotes, over several lines, and in a file that has no header."""
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.tsv", "a.jsonl", "list.json", "a.parquet"])
+@pytest.mark.parametrize("place", [2, 397])
+def test_bytes_that_are_not_utf8(tmp_path, name, place):
+    """One rule for all forms, wherever they are: a job rejects the row, others replace the byte."""
+    texts = [f"caf{n}" for n in range(400)]
+    texts[place] = "caf-E9-"
+    file = write(tmp_path, name, texts)
+    if name == "a.txt":
+        file.write_text("".join(f"{text}\n" for text in texts))
+    file.write_bytes(file.read_bytes().replace(b"-E9-", b"\xc9---"))
+    if name == "a.parquet":
+        import pyarrow
+        from pyarrow import parquet
+
+        content = pyarrow.array([text.encode().replace(b"-E9-", b"\xc9---") for text in texts])
+        table = pyarrow.table({"text": content.view(pyarrow.string())})
+        parquet.write_table(table, file, row_group_size=70)
+    column = None if name == "a.txt" else "text"
+    (bad,) = (row for row in read_records(file, column) if not row.values[0].isascii())
+    with pytest.raises(InputError, match=r"is not UTF-8 text .a byte is 0xc9"):
+        check_record_text(bad.place, bad.values[0])
+    texts[place] = "caf\ufffd---"
+    with pytest.warns(InputNote, match=r"1 row\(s\) of .* have bytes that are not UTF-8"):
+        assert list(read_texts(file, column)) == texts
+    if column:
+        with pytest.warns(InputNote, match="are not UTF-8"):
+            assert [row.values[0] for row in read_rows(file, ["text"])] == texts
+
+
+def test_csv_is_that_of_python(tmp_path):
+    """Old line ends, a text after a quote, quotes over several lines."""
     file = tmp_path / "a.csv"
-    file.write_bytes(b'x,1\n"caf\xc9,\n""more""",2\n\n"y\nz",3\nw,\xc9\nv,5\n')
-    with RecordInput(str(file), "0", "1") as source:
-        records = list(source.records)
-    assert [it[0].split(" of ")[0][5:] for it in records] == ["1", "2", "5", "7", "8"]
-    good = [it[1:] for it in records if isinstance(it[1], str)]
-    assert good == [("x", "1"), ("y\nz", "3"), ("v", "5")]
-    assert all("is not UTF-8" in str(records[n][1]) for n in (1, 3))
+    for content in (b'no,text\r1,a\r2,"b\rc"\r', b'no,text\n3,"b" tail\n\n"4","x ""y""\r\nz"\r\n'):
+        file.write_bytes(content)
+        with file.open(newline="") as stream:
+            expected = list(csv.reader(stream))[1:]
+        assert [row.values for row in read_records(file, ["no", "text"])] == list(
+            filter(None, expected)
+        )
+    file.write_bytes(b"nice\nriver\n")
+    with pytest.warns(InputNote, match=r"name of its column \('nice'\)\. .* name column 0"):
+        assert read(file) == ["river"]
+    assert read(file, "0") == ["nice", "river"]
+
+
+#: Files that use quotes as pandas does, and files that do not.
+QUOTED = [
+    [("a", 'say "hi"'), ("b", "two\nlines"), ("c", "x\ty"), ("d", "NA"), ("e", '"')],
+    [("a", "plain"), ("b", "two\r\n\r\nlines"), ("c", 'and "more"')],
+    [("a", "plain"), ("b", "x\ty"), ('"c"', '"whole"')],
+]
+LITERAL = [
+    'n\ttext\n1\t"He left.\n2\t"whole"\n3\tHe said "no".\n4\tHe said yes."\n',
+    'n\ttext\n1\t"d" e\n2\t"x ""y"""\n3\t"\n',
+    'n\ttext\n1\t"""\n2\t5" disk\n',
+]
+
+
+@pytest.mark.parametrize("rows", QUOTED)
+@pytest.mark.parametrize("plain", [0, 3000])
+def test_tsv_as_pandas_writes_it(tmp_path, rows, plain):
+    pandas = pytest.importorskip("pandas")
+    rows = [("p", "plain")] * plain + rows
+    file = tmp_path / "a.tsv"
+    pandas.DataFrame(rows, columns=["n", "text"]).to_csv(file, sep="\t", index=False)
+    assert [tuple(row.values) for row in read_records(file, ["n", "text"])] == rows
+    texts = [text for _, text in rows]
+    pandas.DataFrame({"text": texts}).to_csv(file, sep="\t", index=False)
+    assert read(file, "text") == texts
+
+
+@pytest.mark.parametrize("content", LITERAL)
+def test_tsv_without_quotes(tmp_path, content):
+    file = tmp_path / "a.tsv"
+    file.write_text(content)
+    expected = [line.split("\t") for line in content.splitlines()[1:]]
+    assert [row.values for row in read_records(file, ["n", "text"])] == expected
 
 
 def test_nulls_and_numbers_in_parquet(tmp_path):
@@ -224,7 +285,7 @@ def test_nulls_and_numbers_in_parquet(tmp_path):
         next(read_texts(file, "no"))
     words = arrow.array([b"caf\xc9", b"a", None]).view(arrow.string())
     parquet.write_table(arrow.table({"text": words}), file)
-    assert [it[1] for it in RecordInput(file, "text").records] == [b"caf\xc9", "a", None]
+    assert [row.values[0] for row in read_records(file, "text")] == ["caf\udcc9", "a", None]
 
 
 def test_a_folder_of_datasets(tmp_path):

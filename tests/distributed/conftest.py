@@ -10,7 +10,7 @@ import pytest
 
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.distributed import EmbedTexts
-from hf_bert_impl.distributed.parts import BulkJob
+from hf_bert_impl.distributed.job import Job
 from tests.support.checkpoints import save_checkpoint
 
 #: Unlike each other in length, and more than one part.
@@ -42,10 +42,10 @@ def rows(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def job(models: Callable[..., str], rows: Path, tmp_path: Path) -> BulkJob:
+def job(models: Callable[..., str], rows: Path, tmp_path: Path) -> Job:
     """Their vectors, in six parts."""
     options = {"model": models("BertModel")}
-    return BulkJob((str(rows),), tmp_path / "out", EmbedTexts, options, "text", "id", 9)
+    return Job(EmbedTexts, options, (str(rows),), tmp_path / "out", "text", "id", 9)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Tasks that can be killed at work, or kill themselves."""
+"""Tasks that can be killed at work, or fail."""
 
 import os
 import signal

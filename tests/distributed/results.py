@@ -7,26 +7,20 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as parquet
 
-from hf_bert_impl.distributed.digests import file_digest
-from hf_bert_impl.distributed.parts import MANIFEST, REJECTS
+from hf_bert_impl.distributed.job import MANIFEST, REJECTS
 
 
 def finished(output: Path) -> dict[Any, dict[str, Any]]:
-    """The rows by id; each id once, every part as the manifest says."""
+    """The rows by id; each id once, in the files that the manifest lists."""
     manifest = json.loads((output / MANIFEST).read_text())
     rows: dict[Any, dict[str, Any]] = {}
-    for entry in manifest["parts"]:
-        file = output / f"{entry['part']}.parquet"
-        assert file_digest(file) == entry["sha256"]
-        assert file.stat().st_size == entry["bytes"]
-        table = parquet.read_table(file).to_pylist()
-        assert len(table) == entry["written"]
-        for row in table:
-            key = (row.pop("file"), row["id"]) if "file" in row else row["id"]
-            assert key not in rows
-            rows[key] = row
-    assert len(list(output.glob("*.parquet"))) == len(manifest["parts"])
+    for name in manifest["parts"]:
+        for row in parquet.read_table(output / name).to_pylist():
+            assert row["id"] not in rows
+            rows[row["id"]] = row
+    assert len(list(output.rglob("*.parquet"))) == len(manifest["parts"])
     assert len(rows) == manifest["rows"]
+    assert len(rejects(output)) == manifest["rejected"]
     assert not list(output.rglob(".partial-*"))
     return rows
 

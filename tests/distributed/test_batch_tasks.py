@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from hf_bert_impl import BertForMaskedLM, TextEncoder
-from hf_bert_impl.distributed import Answer, Classify, EmbedTexts, FillMask
+from hf_bert_impl import TextEncoder
+from hf_bert_impl.distributed import Answer, Classify, EmbedTexts
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.inference.masked_words import best_tokens
 from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
 from tests.distributed.conftest import TEXTS
 
@@ -65,29 +64,12 @@ def test_answers_are_those_of_the_pipeline(models):
     assert one["score"][0] == found["score"][0]
 
 
-def test_masks_are_filled(models):
-    folder = models("BertForMaskedLM")
-    texts = ["the [MASK] sat on the mat", "the cat [MASK] on the [MASK] number"]
-    task = FillMask(folder, top_k=2)
-    found = task({"text": texts})
-    assert [len(masks) for masks in found["tokens"]] == [1, 2]
-    model = BertForMaskedLM.from_pretrained(folder).eval()
-    for text, tokens, scores in zip(texts, found["tokens"], found["scores"], strict=True):
-        (masks,) = best_tokens(model, task.tokenizer, [task.tokenizer(text)["input_ids"]], 2)
-        best = [mask["predictions"] for mask in masks]
-        assert tokens == [[one["token"] for one in mask] for mask in best]
-        expected = np.array([[one["probability"] for one in mask] for mask in best])
-        assert np.abs(np.array(scores) - expected).max() < 1e-5
-    assert task({"text": texts[1:]})["scores"][0] == found["scores"][1]
-
-
 @pytest.mark.parametrize(
     ("kind", "head", "labels", "columns"),
     [
         (EmbedTexts, "BertModel", 3, ["text"]),
         (Classify, "BertForSequenceClassification", 3, ["text"]),
         (Answer, "BertForQuestionAnswering", 2, ["question", "context"]),
-        (FillMask, "BertForMaskedLM", 3, ["text"]),
     ],
 )
 def test_an_empty_batch_and_bad_rows(models, kind, head, labels, columns):
@@ -95,10 +77,12 @@ def test_an_empty_batch_and_bad_rows(models, kind, head, labels, columns):
     empty = task({name: [] for name in columns})
     assert all(len(values) == 0 for values in empty.values())
     assert set(empty) == {*columns, *task.output_columns}
-    good, single = {name: ["a [MASK]"] for name in columns}, r"a single row\..*batched=True"
+    good, single = {name: ["a"] for name in columns}, r"a single row\..*batched=True"
     for batch, words in (
         ({"another": ["a"]}, "There is no column"),
-        ({name: ["a [MASK]", None] for name in columns}, "Row 1 of column .* is None"),
+        ({name: ["a", None] for name in columns}, r"row 1 of column .* has nothing \(null\)"),
+        ({name: ["a", ["a", "b"]] for name in columns}, "row 1 of column .* has a list for a text"),
+        ({name: ["a", "\ud83d"] for name in columns}, "row 1 of column .* half a surrogate pair"),
         # The batch of a map that is not batched.
         *((good | {columns[-1]: one}, single) for one in ("a", np.array("a"), b"ab", None, {})),
         (["a"], r"The batch is \['a'\] \(list\)\. Use a dictionary"),
@@ -132,7 +116,7 @@ def test_forms_of_batches(models, form):
     assert found["text"].to_pylist() == TEXTS
     assert np.array_equal(np.array(found["vector"].to_pylist(), np.float32), expected)
     bad = arrow.array([b"fine", b"caf\xc9"]).view(arrow.string())
-    with pytest.raises(InputError, match=r"Row 1 of column 'text' is b'caf\\xc9'"):
+    with pytest.raises(InputError, match=r"row 1 of column 'text' is not UTF-8 .*0xc9"):
         task(arrow.table({"text": bad}))
 
 

@@ -17,11 +17,11 @@ import pytest
 
 from hf_bert_impl.cli import main
 from hf_bert_impl.distributed import EmbedTexts, on_ray
-from hf_bert_impl.distributed.bulk import Engine, run_job
-from hf_bert_impl.distributed.inputs import find_inputs
+from hf_bert_impl.distributed.job import find_inputs
+from hf_bert_impl.distributed.run import run_job
 from hf_bert_impl.errors import InputError
 from tests.distributed.conftest import IDS, RUN, TEXTS
-from tests.distributed.hard_tasks import Deadly, SlowEmbed
+from tests.distributed.hard_tasks import Deadly, Failing, SlowEmbed
 from tests.distributed.results import finished, rejects, vectors
 
 pytestmark = pytest.mark.distributed
@@ -43,13 +43,6 @@ def running():
     library.shutdown()
 
 
-def test_cpus_of_a_worker():
-    """All workers fit, and none is larger than a node."""
-    for nodes, workers, cpus in (([2], 3, 1), ([4, 2], 1, 4), ([4, 2], 2, 2), ([8, 8], 3, 4)):
-        resources = [{"CPU": float(count)} for count in nodes]
-        assert on_ray.cpus_of_worker(resources, workers) == cpus
-
-
 def test_actors_and_a_node_die(ray, job, tmp_path, expected):
     """Ray retries by itself; every row is written once, with the same bits."""
     from ray.cluster_utils import Cluster
@@ -68,7 +61,8 @@ def test_actors_and_a_node_die(ray, job, tmp_path, expected):
             if number == 2:
                 cluster.remove_node(second)
                 continue
-            for file in list(pids.iterdir())[-1:]:
+            own = {str(os.getpid())}  # which has loaded the task too
+            for file in [file for file in pids.iterdir() if file.name not in own][-1:]:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(file.name), signal.SIGKILL)
                 file.unlink()
@@ -77,9 +71,8 @@ def test_actors_and_a_node_die(ray, job, tmp_path, expected):
         ray.init(address=cluster.address, log_to_driver=False)
         thread = threading.Thread(target=disturb)
         thread.start()
-        report = run_job(here, Engine("ray", workers=3, address=cluster.address))
+        run_job(here, ray=(3, cluster.address))
         thread.join()
-        assert report["complete"]
         assert np.array_equal(vectors(finished(here.output), IDS), expected)
     finally:
         ray.shutdown()
@@ -89,27 +82,15 @@ def test_actors_and_a_node_die(ray, job, tmp_path, expected):
 def test_an_address_that_refuses(job):
     pytest.importorskip("ray", reason="the extra 'ray' is not installed")
     with pytest.raises(InputError, match=r"Ray cannot be reached at '127.0.0.1:1'"):
-        run_job(job, Engine("ray", address="127.0.0.1:1"))
-
-
-def workers_of(driver):
-    """The processes that compute, without Ray's own processes."""
-    found = []
-    for child in psutil.Process(driver.pid).children(recursive=True):
-        with contextlib.suppress(psutil.Error):  # it ended meanwhile
-            if " ".join(child.cmdline()).startswith(("ray::IDLE", "ray::_make_part")):
-                found.append(child)
-    return found
+        run_job(job, ray=(1, "127.0.0.1:1"))
 
 
 @pytest.mark.timeout(900)  # two starts of Ray, slow on a cold disk
 def test_the_driver_is_killed(ray, job, rows, expected, capsys):
-    """The same command makes missing parts only, and stops the Ray that it has started.
-
-    Workers have the priority of their driver.
-    """
+    """The same command computes missing rows only, and stops the Ray that it has started."""
     lines = rows.read_text().splitlines()
     lines[7] = json.dumps({"text": None, "id": "t7"})
+    lines[30] = json.dumps({"text": "again", "id": "t3"})
     rows.write_text("\n".join(lines) + "\n")
     command = [
         *(sys.executable, "-c", RUN, "embed", job.options["model"], str(rows)),
@@ -120,34 +101,35 @@ def test_the_driver_is_killed(ray, job, rows, expected, capsys):
     environment.pop("RAY_worker_niceness", None)
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     end = time.monotonic() + 400
-    while not list(job.output.glob("_parts/*.json")):
+    while len(list(job.output.glob("*.parquet"))) < 3:
         assert process.poll() is None
         assert time.monotonic() < end
         time.sleep(0.02)
-    workers = workers_of(process)
-    assert {worker.nice() for worker in workers} == {os.nice(0)}
+    children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGKILL)
     process.wait()
     # Workers may outlive their driver for a moment, and write.
+    workers = [child for child in children if child.is_running()]
     _, alive = psutil.wait_procs(workers, timeout=60)
     assert not alive
-    done = {file: file.stat().st_mtime_ns for file in job.output.glob("_parts/*.json")}
+    checkpoint = job.output.with_name(f"{job.output.name}.checkpoint")
+    assert list(checkpoint.glob("*.parquet"))
     assert main(command[3:]) == 0
     assert not ray.is_initialized()
     report = json.loads(capsys.readouterr().out)
-    assert report["complete"]
-    assert report["parts_made"] == report["parts"] - len(done)
-    assert done == {file: file.stat().st_mtime_ns for file in done}
-    assert [entry["id"] for entry in rejects(job.output)] == ["t7"]
-    good = np.array([n for n in range(len(TEXTS)) if n != 7])
+    assert report["resumed_from"] > 0
+    assert report["resumed_from"] + report["rows"] == len(TEXTS) - 2
+    assert [entry["id"] for entry in rejects(job.output)] == ["t7", "t3"]
+    good = np.array([n for n in range(len(TEXTS)) if n not in (7, 30)])
     assert np.array_equal(vectors(finished(job.output), [IDS[n] for n in good]), expected[good])
+    assert not checkpoint.exists()
 
 
 class TestOnRayThatRuns:
     """On a running Ray, which is neither started nor stopped."""
 
-    def test_many_inputs_are_read_side_by_side(self, running, job, tmp_path, expected):
-        """By the workers: what cannot be read is an error before anything is written."""
+    def test_many_inputs(self, running, job, tmp_path, expected):
+        """What cannot be read is an error before anything is written."""
         folder = tmp_path / "many"
         folder.mkdir()
         for number in range(3):
@@ -155,15 +137,17 @@ class TestOnRayThatRuns:
                 "".join(json.dumps({"text": text}) + "\n" for text in TEXTS[number::3])
             )
         here = dataclasses.replace(job, inputs=find_inputs(str(folder)), id_column=None)
-        (folder / "1.jsonl").rename(tmp_path / "good")
-        (folder / "1.jsonl").write_text('{"txt": "no such column"}\n')
-        with pytest.raises(InputError, match=r"1\.jsonl.*text"):
-            run_job(here, Engine("ray", workers=2))
+        with pytest.raises(InputError, match=r"0\.jsonl.*no column 'body'"):
+            run_job(dataclasses.replace(here, columns="body"), ray=(2, None))
         assert not here.output.exists()
-        (tmp_path / "good").replace(folder / "1.jsonl")
-        assert run_job(here, Engine("ray", workers=2))["complete"]
-        keys = [(here.inputs[n % 3], n // 3) for n in range(len(TEXTS))]
-        assert np.array_equal(vectors(finished(here.output), keys), expected)
+        words = {**job.options, "words": ("7",)}
+        run_job(dataclasses.replace(here, task=Failing, options=words), ray=(2, None))
+        order = [n for number in range(3) for n in range(number, len(TEXTS), 3)]
+        (bad,) = rejects(job.output)
+        assert (bad["id"], bad["row"]) == (order.index(7), 2)
+        good = [n for n in range(len(TEXTS)) if n != bad["id"]]
+        right = expected[[order[n] for n in good]]
+        assert np.array_equal(vectors(finished(here.output), good), right)
 
     def test_on_a_data_set_of_ray(self, running, models, expected):
         """Plain `map_batches`; an actor computes with as many threads as it has CPUs."""
@@ -191,19 +175,11 @@ class TestOnRayThatRuns:
             asked = remote.options(num_cpus=cpus).remote(models("BertModel"))
             assert running.get(asked) == expected
 
-    def test_nodes_without_enough_cpus(self, running, job, monkeypatch):
-        monkeypatch.setattr(on_ray, "STARVED_SECONDS", 2.0)
-        monkeypatch.setattr(on_ray, "LOOK_SECONDS", 1.0)
-        monkeypatch.setattr(on_ray, "cpus_of_worker", lambda nodes, workers: 64)
-        with pytest.raises(InputError, match="A worker needs 64 CPUs, but for"):
-            run_job(job, Engine("ray"))
-
-    def test_a_part_that_kills_its_workers_is_named(self, running, job, monkeypatch):
-        """The others are made, and a run that does not die on it makes this one."""
+    def test_a_row_that_kills_its_workers(self, running, job, monkeypatch):
+        """The job ends, and a run that does not die on it computes the rest."""
         monkeypatch.setattr(on_ray, "RETRIES", 1)
         deadly = {**job.options, "word": TEXTS[20]}
         here = dataclasses.replace(job, task=Deadly, options=deadly)
-        with pytest.raises(InputError, match=r"workers of part-00000-00002 died 2 times"):
-            run_job(here, Engine("ray", workers=2))
-        assert len(list(here.output.glob("part-*.parquet"))) == 5
+        with pytest.raises(InputError, match="died 2 times"):
+            run_job(here, ray=(2, None))
         assert not (here.output / "manifest.json").exists()

@@ -16,7 +16,7 @@ from pyarrow.parquet import read_table
 def test_a_vector_a_line(hf_bert, model, lines, output):
     result = hf_bert("embed", model, lines, "--output", output)
     assert (result.status, result.err) == (0, "")
-    assert f"{len(LINES)} rows in 1 of 1 parts, 0 rejected" in " ".join(result.out.split())
+    assert f"{len(LINES)} rows in 1 parts, 0 rejected" in " ".join(result.out.split())
     assert_complete(output, expected(model))
     options = ("--normalize", "--batch-tokens", 5, "--dtype", "float32", "--json", "--overwrite")
     report = json.loads(hf_bert("embed", model, lines, "-o", output, *options).out)
@@ -82,6 +82,18 @@ def test_a_folder_of_files_to_one_file(hf_bert, model, tmp_path, output):
     assert_complete(output, expected(model))
 
 
+def test_a_column_without_a_name(hf_bert, model, tmp_path, output):
+    """The first line is its name, which is said."""
+    (tmp_path / "a.csv").write_text("nice\nriver\n")
+    result = hf_bert("embed", model, tmp_path / "a.csv", "-o", output, "-q")
+    assert result.err.startswith("note: the first line of ")
+    assert result.err.endswith("its column ('nice'). If it is a text, name column 0.\n")
+    assert_complete(output, expected(model, ["river"]))
+    command = ("embed", model, tmp_path / "a.csv", "-o", output, "--overwrite", "--column", 0)
+    assert hf_bert(*command).status == 0
+    assert_complete(output, expected(model, ["nice", "river"]))
+
+
 #: Rows of which some cannot be used, with words of the reason.
 ROWS = [
     ({"id": "a", "text": "nice"}, None),
@@ -129,7 +141,7 @@ def test_in_an_array_they_are_nan(hf_bert, model, tmp_path, output, monkeypatch)
     found = np.load(output)
     assert np.isnan(found).all(axis=1).tolist() == [False, True, True, False]
     assert np.allclose(found[[0, 3]], expected(model, ["nice", "river"]), rtol=1e-3, atol=1e-6)
-    assert "Line 2 of" in rejects.read_text().splitlines()[0]
+    assert "line 2 of" in rejects.read_text().splitlines()[0]
     file.write_text("nice\n")
     assert hf_bert(*command, "--overwrite").status == 0
     assert [*output.parent.iterdir()] == [output]

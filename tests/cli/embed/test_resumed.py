@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from hf_bert_impl import BertModel
-from hf_bert_impl.distributed import parts
-from hf_bert_impl.distributed.parts import BulkJob
+from hf_bert_impl.distributed import job as jobs
+from hf_bert_impl.distributed.job import Job
 from tests.cli.embed.cases import LINES, assert_complete, expected, give_input, json_lines
 
 pytest.importorskip("pyarrow", reason="pip install -e '.[train]'")
@@ -73,23 +73,25 @@ def test_killed_ten_times(started, model, tmp_path, output, name):
     draw = random.Random(name)
     texts = [f"the river rose and {'you ' * draw.randrange(12)}" for _ in range(300)]
     file = tmp_path / "a.jsonl"
-    file.write_text(json_lines(texts, "text"))
+    rows = json_lines(texts, "text").replace('"text": "the river rose and you "', '"text": null')
+    file.write_text(rows)
     output, whole = output.with_name(name), tmp_path / name
     options = ["--part-size", "2", "--quiet"]
     options += [] if name.endswith(".npy") else ["--id-column", "id"]
     assert started("embed", model, file, "-o", whole, *options)[0] == 0
 
-    entries = (output if name == "vectors" else output.with_name(f"{name}.parts")) / "_parts"
+    folder = output if name == "vectors" else output.with_name(f"{name}.parts")
+    ending = "npy" if name.endswith(".npy") else "parquet"
     for _ in range(KILLS):
         process, status = started("embed", model, file, "-o", output, *options)
-        until = len([*entries.glob("*.json")]) + draw.randrange(10)
+        until = len([*folder.glob(f"part-*.{ending}")]) + draw.randrange(10)
         end, pause = time.monotonic() + SECONDS_TO_START, draw.random() / 20
-        while len([*entries.glob("*.json")]) < until and time.monotonic() < end:
+        while len([*folder.glob(f"part-*.{ending}")]) < until and time.monotonic() < end:
             time.sleep(0.002)
         time.sleep(pause)
         os.kill(process, signal.SIGKILL)
         assert status() == -signal.SIGKILL
-    done = {file: file.stat().st_mtime_ns for file in entries.glob("*.json")}
+    done = {file: file.stat().st_mtime_ns for file in folder.glob(f"part-*.{ending}")}
     assert 0 < len(done) < len(texts) / 2
     assert started("embed", model, file, "-o", output, *options)[1]() == 0
 
@@ -102,15 +104,23 @@ def test_killed_ten_times(started, model, tmp_path, output, name):
             assert (output / part).read_bytes() == (whole / part).read_bytes()
     else:
         assert output.read_bytes() == whole.read_bytes()
-    assert [*output.parent.iterdir()] == [output]
+    rejects, right = (
+        it / "rejects.jsonl" if name == "vectors" else it.with_name(f"{name}.rejects.jsonl")
+        for it in (output, whole)
+    )
+    assert len(rejects.read_text().splitlines()) == rows.count("null") > 0
+    assert rejects.read_bytes() == right.read_bytes()
+    assert {*output.parent.iterdir()} == {output} | ({rejects} if name != "vectors" else set())
     if name == "vectors.npy":
-        assert np.abs(np.load(output) - expected(model, texts)).max() < 1e-5
+        found, good = np.load(output), [it != "the river rose and you " for it in texts]
+        assert np.abs(found[good] - expected(model, texts)[good]).max() < 1e-5
+        assert np.isnan(found[np.logical_not(good)]).all()
 
 
 @contextlib.contextmanager
 def stopped_after(monkeypatch, count):
     """Ctrl-C comes when so many parts are made."""
-    make, made = BulkJob.make, []
+    make, made = Job.compute, []
 
     def stop(self, *arguments):
         if len(made) == count:
@@ -119,7 +129,7 @@ def stopped_after(monkeypatch, count):
         return made[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(BulkJob, "make", stop)
+        patch.setattr(Job, "compute", stop)
         yield
 
 
@@ -157,7 +167,7 @@ def test_the_token_budget_may_change_where_it_changes_no_bit(
         if more:
             assert json.loads(result.out)["resumed_from"] == 2
         else:
-            one_error_line(result, "was begun with other options")
+            one_error_line(result, "--batch-tokens was 50, now 7")
 
 
 @pytest.mark.parametrize("left", ["", ".partial-x", "_job.json"])
@@ -186,13 +196,13 @@ def test_another_run_does_not_go_on(hf_bert, one_error_line, interrupted, model,
     """Other texts, options or weights are refused, or start again with --overwrite."""
     before = lines.read_text()
     lines.write_text(before.replace("meet", "rose") + "more\n")
-    one_error_line(hf_bert(*interrupted), "vectors.npy.parts was begun with other inputs")
+    one_error_line(hf_bert(*interrupted), "vectors.npy.parts was begun with other settings: input")
     lines.write_text(before)
     other = BertModel.from_pretrained(model)
     other.embeddings.word_embeddings.weight.data.mul_(-1)
     other.save_pretrained(model)
-    one_error_line(hf_bert(*interrupted), "other weights", "--overwrite")
-    one_error_line(hf_bert(*interrupted, "--normalize"), "other options")
+    one_error_line(hf_bert(*interrupted), "model file model.safetensors was", "--overwrite")
+    one_error_line(hf_bert(*interrupted, "--normalize"), "--normalize was False, now True")
     assert json.loads(hf_bert(*interrupted, "--overwrite", "--json").out)["resumed_from"] == 0
     assert_complete(output, expected(model))
 
@@ -208,7 +218,7 @@ def test_standard_input_is_resumed(hf_bert, model, output, monkeypatch, name):
     texts = [LINES[0], "other", *LINES[2:4]]
     give_input(monkeypatch, texts)
     report = json.loads(hf_bert(*command).out)
-    assert (report["resumed_from"], report["rows"], report["complete"]) == (3, 1, True)
+    assert (report["resumed_from"], report["rows"]) == (3, 1)
     if name == "vectors.npy":
         assert_complete(output, expected(model, texts))
     else:
@@ -242,7 +252,7 @@ def test_stopped_while_the_parts_are_joined(hf_bert, model, lines, output, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(parts, step, stop)
+        patch.setattr(jobs, step, stop)
         assert hf_bert(*command).status == 130
     assert not output.exists()
     report = json.loads(hf_bert(*command).out)

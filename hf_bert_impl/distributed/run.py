@@ -1,0 +1,148 @@
+"""Runs a bulk job in this process or on Ray."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hf_bert_impl.data.vector_table import write_columns
+from hf_bert_impl.distributed.batch_tasks import BatchTask
+from hf_bert_impl.distributed.job import (
+    COMPUTED,
+    STANDARD_INPUT,
+    Job,
+    JobRow,
+    rejects_of,
+)
+from hf_bert_impl.distributed.on_ray import run_on_ray
+from hf_bert_impl.files.atomic import atomic_file
+from hf_bert_impl.files.json_files import to_json
+from hf_bert_impl.files.lock import output_lock
+from hf_bert_impl.progress import text_progress
+
+
+def run_job(
+    job: Job,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: bool = False,
+    ray: tuple[int, str | None] | None = None,
+) -> dict[str, Any]:
+    """Computes a job, or resumes it.
+
+    Args:
+        job: The job.
+        resume: Accept a finished output. An interrupted run is always resumed.
+        overwrite: Replace a finished output or another job.
+        progress: Show a progress bar on standard error.
+        ray: The number of workers and the address of a cluster (None for this machine), to compute
+            on Ray.
+
+    Returns:
+        A summary of this run: `rows`, `rejected`, `tokens`, `seconds` and so on; `resumed_from`
+        counts the rows of earlier runs.
+
+    Raises:
+        InputError: The output belongs to another job or is finished, or an input cannot be read.
+    """
+    with output_lock(job.output):
+        settings, begin = job.settings(), time.perf_counter()
+        report: dict[str, Any] = {"output": str(job.output), "rows": 0, "rejected": 0, "tokens": 0}
+        report |= {"parts": 0, "parts_made": 0, "resumed_from": 0, "seconds": 0.0}
+        if job.check(settings, resume, overwrite) is None:
+            return report | {"finished": True, "precision": None}
+        chunks = job.chunks()
+        first = next(chunks)  # wrong input is reported before a model is loaded
+        task = job.task(**job.options)
+        settings[COMPUTED] = report["precision"] = task.precision
+        job.begin(settings, bool(job.check(settings, resume, overwrite)))
+        start = time.perf_counter()
+        if ray is None:
+            _run_here(job, task, itertools.chain([first], chunks), report, progress)
+        else:
+            chunks.close()
+            run_on_ray(job, task.precision, report, *ray)
+        end = time.perf_counter()
+    report["seconds"] = round(end - begin, 3)
+    for name, unit in (("rows", "texts"), ("tokens", "tokens")):  # without loading
+        rate = None if report[name] is None else round(report[name] / (end - start), 1)
+        report[f"{unit}_per_second"] = rate
+    return report | {"finished": False}
+
+
+def _run_here(
+    job: Job,
+    task: BatchTask,
+    chunks: Iterator[list[JobRow]],
+    report: dict[str, Any],
+    progress: bool,
+) -> None:
+    parts: list[Path] = []
+    written, id_type = 0, None
+    suffix = ".npy" if job.output.suffix == ".npy" else ".parquet"
+    try:
+        with text_progress(progress) as advance:
+            for number, chunk in enumerate(chunks):
+                rows = [row for row in chunk if not row.problem]
+                id_type = id_type or type(rows[0].id)
+                name = f"part-{number:06}"
+                if job.inputs == (STANDARD_INPUT,):  # which may differ in another run
+                    content = repr([row[4:] for row in chunk]).encode("utf-8", "backslashreplace")
+                    name += f"-{hashlib.sha256(content).hexdigest()[:16]}"
+                part = job.folder / f"{name}{suffix}"
+                parts.append(part)
+                if part.exists():
+                    report["resumed_from"] += len(chunk)
+                else:
+                    before = task.tokens
+                    computed, columns, failed = job.compute(task, rows)
+                    rejects = [
+                        to_json(job.reject(row, reason)) + "\n"
+                        for row in chunk
+                        if (reason := row.problem or failed.get(row.number))
+                    ]
+                    if rejects:
+                        with atomic_file(rejects_of(part)) as fresh:
+                            fresh.write_text("".join(rejects), encoding="utf-8")
+                    with atomic_file(part) as fresh:
+                        _write(fresh, chunk, computed, columns, id_type)
+                    tokens = task.tokens - before
+                    done = {"rows": len(computed), "rejected": len(rejects), "tokens": tokens}
+                    report |= {name: report[name] + count for name, count in done.items()}
+                    report["parts_made"] += 1
+                    advance(len(chunk), tokens=tokens)
+                written += len(chunk)
+    except BaseException:
+        if not any(job.folder.glob("part-*")):  # so that other settings need no --overwrite
+            job.discard()
+        raise
+    report["parts"] = len(parts)
+    files = filter(Path.exists, map(rejects_of, parts))
+    lines = (line for file in files for line in file.open(encoding="utf-8"))
+    job.finish(parts, written, lines)
+
+
+def _write(
+    file: Path,
+    chunk: list[JobRow],
+    computed: list[JobRow],
+    columns: dict[str, Any],
+    id_type: type,
+) -> None:
+    """Writes a chunk: its columns, or for a .npy one vector per row of the input."""
+    if file.suffix == ".npy":
+        vectors = columns["vector"]  # (computed, D)
+        whole = np.full((len(chunk), vectors.shape[1]), np.nan, vectors.dtype)
+        whole[[row.number - chunk[0].number for row in computed]] = vectors
+        np.save(file, whole)
+        return
+    if id_type is int:
+        columns["id"] = np.array(columns["id"], np.int64)
+    write_columns(file, columns)

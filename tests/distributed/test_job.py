@@ -1,0 +1,250 @@
+"""Bulk jobs: the bits of one process, each row once, whatever is wrong, missing or repeated."""
+
+import dataclasses
+import gzip
+import json
+import os
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet as parquet
+import pytest
+
+from hf_bert_impl import TextEncoder
+from hf_bert_impl.distributed import Answer, Classify, EmbedTexts
+from hf_bert_impl.distributed import job as jobs
+from hf_bert_impl.distributed.job import LONGEST_TEXT, find_inputs
+from hf_bert_impl.distributed.run import run_job
+from hf_bert_impl.errors import InputError
+from tests.distributed.conftest import IDS, TEXTS
+from tests.distributed.hard_tasks import Failing
+from tests.distributed.results import finished, rejects, vectors
+
+
+def test_many_inputs_are_one_stream(job, tmp_path, expected, monkeypatch):
+    """In the order of their names; each is opened once, and ids go on from file to file."""
+    folder = tmp_path / "many"
+    (folder / "below").mkdir(parents=True)
+    (folder / ".hidden.txt").write_text("no\n")
+    (folder / "notes.pdf").write_bytes(b"\0")
+    places = [*sorted(folder / f"{n}.txt.gz" for n in range(8)), folder / "below" / "8.txt"]
+    order = []
+    for number, place in enumerate(sorted(places)):
+        texts = [] if number == 4 else TEXTS[number::9]
+        order += [*range(number, len(TEXTS), 9)] if texts else []
+        content = "".join(f"{text}\n" for text in texts).encode()
+        place.write_bytes(gzip.compress(content) if place.suffix == ".gz" else content)
+    opened, read = [], jobs.read_records
+    monkeypatch.setattr(jobs, "read_records", lambda *a: (opened.append(a[0]), read(*a))[1])
+    inputs = find_inputs(str(folder))
+    here = dataclasses.replace(job, inputs=inputs, columns=None, id_column=None, part_rows=5)
+    report = run_job(here)
+    assert opened == [*inputs]
+    assert report["rows"] == len(order)
+    assert report["tokens"] > report["rows"]
+    rows = finished(job.output)
+    assert np.array_equal(vectors(rows, [*range(len(order))]), expected[order])
+    assert {row["file"] for row in rows.values()} == {*inputs} - {inputs[4]}
+    assert parquet.read_table(job.output / "part-000000.parquet")["id"].to_pylist() == [*range(5)]
+
+
+#: By row: its line, the id that is known of it, and the reason.
+BAD_ROWS = {
+    4: ({"text": None, "id": "null"}, "null", "null"),
+    10: ({"text": ["a", "b"], "id": "list"}, "list", "a list for a text"),
+    11: ({"text": 3, "id": "number"}, "number", "a int"),
+    12: (b"{nonsense", None, "not JSON"),
+    13: ({"text": "a" * (LONGEST_TEXT + 1), "id": "long"}, "long", "1,000,001"),
+    14: ({"text": "half \ud83d", "id": "half"}, "half", "surrogate"),
+    15: ({"text": [], "id": "empty"}, "empty", "a list for a text"),
+    16: ({"text": {"a": 1}, "id": "object"}, "object", "a dict for a text"),
+    30: ({"text": "fine", "id": 7}, 7, "the id 7. Use a string"),
+    31: ({"id": "none"}, None, "no column 'text'"),
+    32: (b'{"text": "fine", "id": "\xff"}', "\\udcff", "UTF"),
+    33: ({"text": "fine", "id": "t3"}, "t3", "repeats the id 't3'"),
+}
+
+
+def test_bad_rows_are_set_apart(job, rows, expected):
+    lines = rows.read_bytes().splitlines()
+    for row, (line, _, _) in BAD_ROWS.items():
+        lines[row] = line if isinstance(line, bytes) else json.dumps(line).encode()
+    rows.write_bytes(b"\n".join(lines) + b"\n")
+    assert run_job(job)["rejected"] == len(BAD_ROWS)
+    for entry, (row, (_, name, words)) in zip(rejects(job.output), BAD_ROWS.items(), strict=True):
+        assert (entry["row"], entry["id"]) == (row, name)
+        assert words in entry["reason"] and f"ine {row + 1} of" in entry["reason"], entry
+    good = [n for n in range(len(TEXTS)) if n not in BAD_ROWS]
+    found = vectors(finished(job.output), [IDS[n] for n in good])
+    assert np.array_equal(found, expected[good])
+
+
+def test_ids_are_unique_over_all_inputs(job, tmp_path):
+    """Also where names of files and ids have no UTF-8 form."""
+    folder = os.fsencode(tmp_path / "many")
+    os.mkdir(folder)
+    for number, name in enumerate((b"a\xc9.jsonl", b"b.jsonl")):
+        lines = [
+            {"text": TEXTS[k], "id": it} for k, it in enumerate((f"own{number}", "x", "\ud83d"))
+        ]
+        with open(os.path.join(folder, name), "w") as stream:
+            stream.write("".join(json.dumps(line) + "\n" for line in lines))
+    here = dataclasses.replace(job, inputs=find_inputs(os.fsdecode(folder)))
+    assert run_job(here)["rejected"] == 3
+    assert [row["id"] for row in rejects(job.output)] == ["\\ud83d", "x", "\\ud83d"]
+    assert rejects(job.output)[0]["file"].endswith("a\\udcc9.jsonl")
+    assert rejects(job.output)[1]["reason"].endswith(
+        "repeats the id 'x'. Make ids unique, or leave `id_column` out."
+    )
+    files = {name: os.path.basename(row["file"]) for name, row in finished(job.output).items()}
+    assert files == {"own0": "a\\udcc9.jsonl", "x": "a\\udcc9.jsonl", "own1": "b.jsonl"}
+    assert run_job(here, resume=True)["finished"]
+
+
+@pytest.mark.parametrize("column", ["text", "key"])
+def test_a_row_of_parquet_that_is_not_utf8_is_rejected(tmp_path, job, column):
+    columns = {"text": [b"a", b"b", b"c", b"d"], "key": [b"k0", b"k1", b"k2", b"k3"]}
+    columns[column][2] = b"caf\xc9"
+    file = tmp_path / "t.parquet"
+    arrays = {name: pyarrow.array(rows).view(pyarrow.string()) for name, rows in columns.items()}
+    parquet.write_table(pyarrow.table(arrays), file, row_group_size=2)
+    report = run_job(dataclasses.replace(job, inputs=(str(file),), id_column="key", part_rows=3))
+    assert (report["rows"], report["rejected"], report["parts"]) == (3, 1, 2)
+    (found,) = rejects(job.output)
+    assert found["row"] == 2
+    assert found["id"] == ("caf\\udcc9" if column == "key" else "k2")
+    assert "0xc9" in found["reason"]
+    encoder = TextEncoder.from_pretrained(job.options["model"], batch_invariant=True)
+    expected = encoder.encode(["a", "b", "d"])
+    assert np.array_equal(vectors(finished(job.output), ["k0", "k1", "k3"]), expected)
+
+
+def test_rows_that_cannot_be_computed_are_set_apart(job, expected):
+    """By themselves: the others have the same bits."""
+    words = {**job.options, "words": ("0", "4", "21", "52")}
+    run_job(dataclasses.replace(job, task=Failing, options=words))
+    found = rejects(job.output)
+    assert [entry["row"] for entry in found] == [0, 4, 21, 52]
+    assert [entry["id"] for entry in found] == ["t0", "t4", "t21", "t52"]
+    assert found[1]["reason"].endswith("rows.jsonl: the model failed \\ud83d")
+    assert "line 5 of" in found[1]["reason"]
+    good = [n for n in range(len(TEXTS)) if n not in (0, 4, 21, 52)]
+    assert np.array_equal(vectors(finished(job.output), [IDS[n] for n in good]), expected[good])
+    fault = dataclasses.replace(job, task=Failing, options={**job.options, "words": ("number",)})
+    with pytest.raises(RuntimeError, match="the model"):  # and not 53 rejects
+        run_job(fault, overwrite=True)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_contexts_without_a_token_are_set_apart(job, models, rows, count):
+    lines = [{"question": "what sat ?", "context": text, "id": n} for n, text in enumerate(TEXTS)]
+    for line in lines[:count]:
+        line["context"] = "\u200b\u200d\ufeff"
+    lines[7]["question"] = " "
+    rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    options, columns = {"model": models("BertForQuestionAnswering", 2)}, ("question", "context")
+    run_job(dataclasses.replace(job, task=Answer, options=options, columns=columns, part_rows=5))
+    assert [entry["id"] for entry in rejects(job.output)] == [*range(count), 7]
+    assert all("is empty" in entry["reason"] for entry in rejects(job.output))
+    answers = finished(job.output)
+    assert sorted(answers) == [n for n in range(count, len(TEXTS)) if n != 7]
+    assert all(TEXTS[n][it["start"] : it["end"]] == it["answer"] for n, it in answers.items())
+
+
+def test_a_part_of_bad_rows_alone(job, rows, models):
+    """It has the columns of the others, without a row."""
+    lines = [{"text": text if n < 9 else None, "id": n} for n, text in enumerate(TEXTS)]
+    rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    labels = {"model": models("BertForSequenceClassification")}
+    for task, options in ((EmbedTexts, job.options), (Classify, labels)):
+        output = job.output / task.__name__
+        run_job(dataclasses.replace(job, task=task, options=options, output=output))
+        assert len(finished(output)) == 9
+        assert len(rejects(output)) == len(TEXTS) - 9
+        schemas = {parquet.read_schema(file) for file in output.glob("*.parquet")}
+        assert len(schemas) == 1, schemas
+
+
+def test_a_missing_part_is_made_again(job, expected, rows):
+    """With its rejected rows; those of the other parts stay."""
+    lines = rows.read_text().splitlines()
+    lines[7] = lines[20] = json.dumps({"text": None, "id": "null"})
+    rows.write_text("\n".join(lines) + "\n")
+    run_job(job)
+    before = rejects(job.output)
+    file = job.output / "part-000002.parquet"
+    content = file.read_bytes()
+    file.unlink()
+    report = run_job(job, resume=True)
+    assert (report["parts_made"], report["parts"], report["resumed_from"]) == (1, 6, 44)
+    assert file.read_bytes() == content
+    assert rejects(job.output) == before and len(before) == 2
+    good = [n for n in range(len(TEXTS)) if n not in (7, 20)]
+    assert np.array_equal(vectors(finished(job.output), [IDS[n] for n in good]), expected[good])
+
+
+def test_another_job_is_refused(job, models, tmp_path):
+    """In a line with what differs; nothing is changed before it is replaced."""
+    run_job(job)
+    before = {file: file.read_bytes() for file in job.output.iterdir()}
+    with pytest.raises(InputError, match="is finished"):
+        run_job(job)
+    assert run_job(job, resume=True)["finished"]
+    for change, words in (
+        ({"part_rows": 10}, "`part_size` was 9, now 10"),
+        ({"precision": "float16"}, "`precision` was float32, now float16"),
+        ({"options": {**job.options, "normalize": True}}, "`normalize` was not given, now True"),
+        (
+            {"options": {"model": models("BertForMaskedLM")}},
+            r"`model` was .*model file config\.json",
+        ),
+    ):
+        with pytest.raises(InputError, match=f"was begun with other settings: .*{words}"):
+            run_job(dataclasses.replace(job, **change), resume=True)
+    wrong = dataclasses.replace(job, options={"model": str(tmp_path / "none")})
+    with pytest.raises((InputError, OSError), match="no folder"):
+        run_job(wrong, overwrite=True)
+    assert before == {file: file.read_bytes() for file in job.output.iterdir()}
+    with open(job.inputs[0], "a") as stream:
+        stream.write(json.dumps({"text": "one more", "id": "more"}) + "\n")
+    with pytest.raises(InputError, match=r"input /.* was \d+ bytes of .*, now \d+ bytes of "):
+        run_job(job, resume=True)
+    assert run_job(job, overwrite=True)["rows"] == len(TEXTS) + 1
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file.txt").write_text("mine")
+    with pytest.raises(InputError, match="no job has written"):
+        run_job(dataclasses.replace(job, output=tmp_path / "mine"), overwrite=True)
+    assert (tmp_path / "mine" / "file.txt").read_text() == "mine"
+
+
+def test_another_precision_is_refused(job, monkeypatch):
+    """As on another processor, where `auto` chooses another one."""
+    make, made = jobs.Job.compute, []
+
+    def stop(self, *arguments):
+        made.append(0)
+        if len(made) == 3:
+            raise KeyboardInterrupt
+        return make(self, *arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(jobs.Job, "compute", stop)
+        run_job(job)
+    with monkeypatch.context() as patch:
+        patch.setattr(EmbedTexts, "precision", "bfloat16 by another")
+        with pytest.raises(InputError, match=r"computed in was float32.*, now bfloat16 by another"):
+            run_job(job)
+    report = run_job(job)
+    assert (report["resumed_from"], report["parts_made"]) == (18, 4)
+    assert report["precision"].startswith("float32")
+
+
+def test_wrong_input_writes_nothing(job, tmp_path):
+    """The rest is in tests/cli/snapshots."""
+    (tmp_path / "empty.txt").write_text("")
+    plain = {"inputs": (str(tmp_path / "empty.txt"),), "columns": None, "id_column": None}
+    with pytest.raises(InputError, match="has no rows"):
+        run_job(dataclasses.replace(job, **plain))
+    with pytest.raises(InputError, match="no column 'body'"):
+        run_job(dataclasses.replace(job, columns="body"))
+    assert not job.output.exists()
