@@ -1,4 +1,4 @@
-"""Pictures of results: bars, confusion matrices, predictions against gold values, curves.
+"""Pictures of results: bars, confusion matrices, predictions against gold values.
 
 The ending of each `file` names its format (png, svg, pdf).
 """
@@ -69,29 +69,4 @@ def draw_scatter(file: str | Path, title: str, gold: Any, predicted: Any) -> Non
     axis.set_xlabel("gold")
     axis.set_ylabel("predicted")
     plain(axis, lines=False)
-    save(figure, file)
-
-
-def draw_training(
-    file: str | Path,
-    title: str,
-    losses: Sequence[tuple[float, float]],
-    scores: Mapping[str, Sequence[tuple[float, float]]],
-) -> None:
-    """Draws the training loss (epoch and value), and validation scores by name next to it."""
-    figure, ((left, right),) = new_figure(9, 4, title, columns=2)
-    left.plot(*np.reshape(losses, (-1, 2)).T, color=COLOURS[0], linewidth=1.2)
-    left.set_ylabel("training loss")
-    left.set_ylim(bottom=0)
-    for index, (name, points) in enumerate(scores.items()):
-        style = {"color": COLOURS[index % len(COLOURS)], "marker": "o", "markersize": 4}
-        right.plot(*np.reshape(points, (-1, 2)).T, **style, label=name)
-    for axis in (left, right):
-        axis.set_xlabel("epoch")
-        plain(axis)
-    right.set_ylabel("on the validation set")
-    if scores:
-        right.legend(fontsize=8)
-    else:
-        right.remove()
     save(figure, file)

@@ -1,59 +1,50 @@
-"""The picture of a pre-training run: losses and accuracies by step."""
+"""The picture of a run: curves by step or epoch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
 
-from hf_bert_impl.figures import COLOURS, new_figure, plain
+from hf_bert_impl.figures import COLOURS, new_figure, plain, save
 
-#: The panels: title, axis, and the curves (log key and name).
-PANELS = (
-    ("losses", "loss (nats)", {"mlm_loss": "masked words", "nsp_loss": "next sentence"}),
-    (
-        "accuracies",
-        "accuracy (%)",
-        {"mlm_accuracy": "masked words", "nsp_accuracy": "next sentence"},
-    ),
-)
+Points = Sequence[tuple[float, float]]
 
 
-def curves_figure(
-    log: Sequence[Mapping[str, Any]], levels: Mapping[str, Mapping[str, float]], title: str
-) -> Any:
-    """The curves of pre-training: thin in training, thick on held-out text.
+def draw_curves(
+    file: Path,
+    title: str,
+    unit: str,
+    panels: Mapping[str, Mapping[str, Points]],
+    levels: Mapping[str, Mapping[str, float]],
+) -> None:
+    """Draws curves side by side: thin in training, thick on held-out data.
 
     Args:
-        log: Entries with `step` and scores; held-out scores begin with `eval_`.
-        levels: By axis, reference levels and their names.
+        file: The picture.
         title: Above the panels.
-
-    Returns:
-        A matplotlib figure.
+        unit: Of the horizontal axis.
+        panels: By vertical axis, the points of each curve, named as in "masked words, held out".
+        levels: By vertical axis, reference levels and their names.
 
     Raises:
         InputError: matplotlib is missing.
     """
-    figure, axes = new_figure(10, 4.8, title, columns=len(PANELS))
-    for axis, (name, unit, lines) in zip(axes[0], PANELS, strict=True):
-        scale = 100 if "%" in unit else 1
-        for (key, label), colour in zip(lines.items(), COLOURS, strict=False):
-            for prefix, where, width in (("", "training", 0.9), ("eval_", "held out", 2.4)):
-                points = [(e["step"], scale * e[prefix + key]) for e in log if prefix + key in e]
-                if points:
-                    axis.plot(
-                        *zip(*points, strict=True),
-                        color=colour,
-                        linewidth=width,
-                        alpha=1 if prefix else 0.6,
-                        label=f"{label}, {where}",
-                    )
-        for label, level in levels.get(unit, {}).items():
+    figure, axes = new_figure(10, 4.8, title, columns=len(panels))
+    for axis, (name, curves) in zip(axes[0], panels.items(), strict=True):
+        subjects = list(dict.fromkeys(label.partition(", ")[0] for label in curves))
+        for label, points in curves.items():
+            subject, _, where = label.partition(", ")
+            thick = {"linewidth": 2.4, "marker": "o", "markersize": 4}
+            thin = {"linewidth": 0.9, "alpha": 0.6}
+            colour = COLOURS[subjects.index(subject) % len(COLOURS)]
+            style = thick if where == "held out" else thin
+            axis.plot(*zip(*points, strict=True), color=colour, label=label, **style)
+        for label, level in levels.get(name, {}).items():
             axis.axhline(level, color="black", linestyle=":", linewidth=0.9, label=label)
-        axis.set(xlabel="step", ylabel=unit, title=name)
-        axis.set_ylim(0, 100 if "%" in unit else None)
+        axis.set(xlabel=unit, ylabel=name)
+        lowest = min((y for points in curves.values() for _, y in points), default=0.0)
+        axis.set_ylim(min(0.0, lowest), 100 if "%" in name else None)
         plain(axis)
-        axis.legend(
-            fontsize=8, frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15)
-        )
-    return figure
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.15)}
+        axis.legend(fontsize=8, frameon=False, ncols=2, **place)
+    save(figure, file)

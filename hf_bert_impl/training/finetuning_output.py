@@ -21,7 +21,6 @@ from hf_bert_impl.files.atomic import atomic_file, is_disk_full, swap_in
 from hf_bert_impl.files.json_files import write_json
 from hf_bert_impl.files.output_folder import check_output
 from hf_bert_impl.model_card import CARD, markdown_table, model_card
-from hf_bert_impl.tasks import pictures
 from hf_bert_impl.tasks.base import Split, Task
 from hf_bert_impl.training.checkpointing import (
     SETTINGS,
@@ -29,6 +28,7 @@ from hf_bert_impl.training.checkpointing import (
     best_checkpoint,
     check_settings,
 )
+from hf_bert_impl.training.curves import draw_curves
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from hf_bert_impl.training.launch import has_begun
 from hf_bert_impl.training.resumable_trainer import TrainingDiverged
@@ -171,9 +171,11 @@ def write_pictures(
     key = f"eval_{task.best_metric}"
     losses = [(entry["epoch"], entry["loss"]) for entry in history if "loss" in entry]
     scored = [(entry["epoch"], entry[key]) for entry in history if key in entry]
-    scores = {task.best_metric: scored} if scored else {}
+    panels = {"training loss": {"loss": losses}}
+    if scored:
+        panels["on the validation set"] = {f"{task.best_metric}, held out": scored}
     if losses:
-        pictures.draw_training(folder / CURVE, f"{task.name}: training", losses, scores)
+        draw_curves(folder / CURVE, f"{task.name}: training", "epoch", panels, {})
     for part in ("test", "validation"):
         if part in outputs:
             title = f"{task.name}: {part}, {len(splits[part].examples):,} examples"

@@ -31,7 +31,6 @@ from hf_bert_impl.data.pretraining_data import (
 )
 from hf_bert_impl.data.tokenized_documents import tokenizer_state
 from hf_bert_impl.extras import require
-from hf_bert_impl.figures import save
 from hf_bert_impl.files.atomic import atomic_files
 from hf_bert_impl.files.json_files import write_json
 from hf_bert_impl.files.lock import output_lock
@@ -46,7 +45,7 @@ from hf_bert_impl.training.checkpointing import (
     step_of,
     writing,
 )
-from hf_bert_impl.training.curves import curves_figure
+from hf_bert_impl.training.curves import draw_curves
 from hf_bert_impl.training.launch import begin, has_begun
 from hf_bert_impl.training.pretraining_model import build_config, build_model, load_tokenizer
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
@@ -299,4 +298,18 @@ def _draw(output: Path, config: BertConfig, log: list[Any], statistics: Statisti
         title += f"; {statistics.tokens:,} tokens of text"
         levels["loss (nats)"] = {"unigram entropy of the text": statistics.unigram_entropy}
     with writing("the picture", output):
-        save(curves_figure(log, levels, title), output / CURVES)
+        draw_curves(output / CURVES, title, "step", _panels(log), levels)
+
+
+def _panels(log: list[Any]) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """The curves of both tasks, in training and on held-out text."""
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for name, score, scale in (("loss (nats)", "loss", 1), ("accuracy (%)", "accuracy", 100)):
+        panels[name] = curves = {}
+        for task, label in (("mlm", "masked words"), ("nsp", "next sentence")):
+            for prefix, where in (("", "training"), ("eval_", "held out")):
+                key = f"{prefix}{task}_{score}"
+                points = [(entry["step"], scale * entry[key]) for entry in log if key in entry]
+                if points:
+                    curves[f"{label}, {where}"] = points
+    return panels

@@ -105,7 +105,7 @@ def place(tmp_path_factory):
 def quick(monkeypatch):
     """Neither is the machine measured nor a picture drawn, which take longer than the run."""
     monkeypatch.setattr(pretraining_trainer, "best_product", lambda *sizes: 100.0)
-    monkeypatch.setattr(pretraining, "save", lambda figure, file: file.write_bytes(b""))
+    monkeypatch.setattr(pretraining, "draw_curves", lambda file, *_: file.write_bytes(b""))
 
 
 @pytest.fixture

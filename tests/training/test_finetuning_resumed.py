@@ -9,7 +9,7 @@ import pytest
 from hf_bert_impl.tasks.registry import make_task
 from hf_bert_impl.training import finetuning, finetuning_output
 from hf_bert_impl.training.finetuning_trainer import FinetuningTrainer
-from tests.training.cases import COLUMNS, RUN, same_weights
+from tests.training.cases import COLUMNS, RUN, same_weights, squad_paragraphs
 
 
 @pytest.fixture
@@ -67,12 +67,19 @@ def test_interrupted_again_and_again(run, tmp_path, interrupt, with_validation):
     assert not work.exists()
 
 
+def test_early_stopping_counts_the_epochs_before_the_interruption(run, monkeypatch, interrupt):
+    task, scores = make_task("classification", COLUMNS), iter([0.9, 0.5, 0.6, 0.7, 0.8])
+    monkeypatch.setattr(type(task), "score", lambda *data: {"accuracy": next(scores)})
+    options = {"epochs": 9, "batch_size": 20, "early_stopping": 2}
+    interrupt(lambda: run(task, **options), FinetuningTrainer, "training_step", 5)
+    history = run(task, **options, resume=True)["training"]["history"]
+    assert [entry["accuracy"] for entry in history] == [0.9, 0.5, 0.6]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["masked-lm", "question-answering"])
 def test_killed_and_resumed(tiny_bert, tmp_path, sentences, write, kind):
     """By SIGKILL in the middle of writing a checkpoint, for tasks that draw masks or tune."""
-    from tests.training.cases import squad_paragraphs
-
     if kind == "masked-lm":
         file = write("".join(" ".join(words) + "\n" for words in sentences(31, 7)), "text.txt")
     else:
