@@ -22,7 +22,6 @@ from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.inference.loading import load_tokenizer
 
 from .architecture import fit
-from .options import LoadOptions
 from .planning import same_bits
 from .source import open_source
 from .target import Target, is_finite
@@ -155,10 +154,10 @@ def load_result(folder: Path, class_name: str, **options: Any) -> PreTrainedMode
     return model.eval()
 
 
-def find_references(folder: Path) -> list[Path]:
-    """The files of reference outputs in a folder: `.npz` with `input_ids`."""
+def find_references(target: Target) -> list[Path]:
+    """The files of reference outputs in a source's folder: `.npz` with `input_ids`."""
     references = []
-    for path in sorted(folder.glob("*.npz")):
+    for path in sorted(target.source.folders[0].glob("*.npz")):
         with contextlib.suppress(OSError, ValueError, zipfile.BadZipFile):
             if "input_ids.npy" in zipfile.ZipFile(path).namelist():
                 references.append(path)
@@ -242,13 +241,12 @@ def _outputs(folder: Path, class_name: str, arrays: Mapping[str, Tensor]) -> dic
     return outputs
 
 
-def check_checkpoint(target: Target, path: Path, written: bool = False) -> Check:
+def check_checkpoint(target: Target, path: Path) -> Check:
     """Compare a source with a second checkpoint of the same model, tensor by tensor.
 
     Args:
         target: The model that the source becomes.
         path: The other checkpoint: a folder, prefix, file or archive.
-        written: Whether it is the result, which must have every tensor bit for bit.
 
     Returns:
         The check. It passes if both have a tensor in common, and all common ones are equal up to
@@ -258,16 +256,12 @@ def check_checkpoint(target: Target, path: Path, written: bool = False) -> Check
         InputError: The other checkpoint cannot be read, or is of another shape.
     """
     fields = {**target.config.to_dict(), "model_type": "bert"}
-    options = LoadOptions(config=path.with_name("config.json")) if written else None
-    with open_source(path, options) as other:
+    with open_source(path) as other:
         theirs = fit(other.plan, target.class_name, fields).tensors
-        mine = target.tensors if written else target.fit.tensors
+        mine = target.fit.tensors
         common = [name for name in mine if name in theirs]
         errors = {name: _difference(mine[name], theirs[name]) for name in common}
     equal = sum(error == 0.0 for error, _ in errors.values())
-    if written:
-        note = f"{equal} of {len(mine)} tensors are the same, bit for bit"
-        return Check(f"{path.name} read back", equal == len(mine), None, None, note)
     beyond = [name for name, (error, bound) in errors.items() if not error <= bound]
     largest = max((error for error, _ in errors.values()), key=_nan_last, default=0.0)
     note = f"{equal} of {len(common)} tensors in common are the same, bit for bit"

@@ -1,14 +1,15 @@
-"""A checkpoint of the Hugging Face hub: the files that a conversion needs, and their folder."""
+"""A checkpoint of the Hugging Face hub: the files of one format, and their folder."""
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Iterable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from hf_bert_impl.errors import InputError, one_line
 
-from .formats import FORMATS, LEFTOVERS
+from .formats import LEFTOVERS
 from .planning import listing
 from .readers.tf1 import index_of
 
@@ -18,15 +19,24 @@ _LONGEST_ID = 96
 _FILE = re.compile(
     r".*\.(ckpt|json|zip|tar|gz|tgz|npz|" + r"bin|pt|pth|pkl|msgpack|h5|safetensors)"
 )
+#: Patterns of each format's files: the libraries' names, or else others. The best format first.
+_WEIGHTS = {
+    "safetensors": (("model.safetensors*", "model-*-of-*.safetensors"), ("*.safetensors",)),
+    "torch": (
+        ("pytorch_model.bin*", "pytorch_model-*-of-*.bin"),
+        ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ep*"),
+    ),
+    "flax": (("flax_model.msgpack*", "flax_model-*-of-*.msgpack"), ("*.msgpack",)),
+    "h5": (("tf_model.h5*", "tf_model-*-of-*.h5"), ("*.h5", "*.hdf5")),
+    "tf1": (("*.index", "*.data-*-of-*", "checkpoint"),),
+}
 #: Config, tokenizer, and the further modules of a sentence model. Tokenizers of other classes than
 #: BERT's have models of sentencepiece, dictionaries and code.
-_COMPANIONS = re.compile(
-    r"[^/]+\.(json|txt|model|spm|vocab|bpe|dic|tiktoken|jinja|py)|[0-9]+_[^/]+/.*"
+_COMPANIONS = (
+    *("*.json", "*.txt", "*.model", "*.spm", "*.vocab", "*.bpe", "*.dic", "*.tiktoken", "*.jinja"),
+    *("*.py", "[0-9]*_*/*"),
 )
-#: sentence-transformers' first releases kept the weights one folder below.
-_BELOW = re.compile(r"0_[^/]+/[^/]+\.(bin|safetensors)")
-_TF1_PART = re.compile(r"[^/]+\.(index|data-[0-9]{5}-of-[0-9]{5})|checkpoint")
-_SHARD = re.compile(r"-[0-9]{5}-of-[0-9]{5}$")
+_MODULE = re.compile("[0-9]+_[^/]+/.*")
 
 
 def is_hub_id(path: Path | str) -> bool:
@@ -63,8 +73,22 @@ def fetch(
     try:
         info = HfApi().model_info(name, revision=revision)
         files = [sibling.rfilename for sibling in info.siblings or ()]
-        needed = _needed(name, files, from_format, every)
-        return Path(snapshot_download(name, revision=revision, allow_patterns=needed))
+        weights = _weights(name, files, from_format, every)
+        # An index without its files would be read as a damaged checkpoint.
+        others = [
+            file
+            for file in files
+            if LEFTOVERS.fullmatch(file)
+            or ("/" in file and not _MODULE.fullmatch(file))
+            or (file.endswith(".index.json") and not _matching([file], weights))
+        ]
+        folder = snapshot_download(
+            name,
+            revision=revision,
+            allow_patterns=[*weights, *_COMPANIONS],
+            ignore_patterns=[re.sub(r"([*?[])", r"[\1]", file) for file in others],
+        )
+        return Path(folder)
     except HfHubHTTPError as error:
         raise _explained(name, revision, error) from error
     except (OSError, HTTPError) as error:  # no answer
@@ -74,41 +98,27 @@ def fetch(
         return Path(config).parent
 
 
-def _needed(name: str, files: list[str], from_format: str | None, every: bool) -> list[str]:
-    weights = {kind: _weights(kind, files) for kind in FORMATS}
-    available = [kind for kind, some in weights.items() if some]
-    if not available and not any(map(_BELOW.fullmatch, files)):
+def _weights(name: str, files: list[str], from_format: str | None, every: bool) -> list[str]:
+    """The patterns of the weights to fetch, all in the repository's top folder."""
+    top = [file for file in files if "/" not in file and not LEFTOVERS.fullmatch(file)]
+    available = {
+        kind: next(patterns for patterns in choices if _matching(top, patterns))
+        for kind, choices in _WEIGHTS.items()
+        if any(_matching(top, patterns) for patterns in choices)
+    }
+    if not available and not any(map(_MODULE.fullmatch, files)):
         raise InputError(
             f"{name} on the hub has {listing(files, 'file')} and no weights "
-            f"({', '.join(FORMATS)}). Choose another model."
+            f"({', '.join(_WEIGHTS)}). Choose another model."
         )
     if from_format is not None and from_format not in available:
         raise missing_format(name, from_format, available)
-    chosen = available if every else [from_format] if from_format else available[:1]
-    fetched = {file for kind in chosen for file in weights[kind]}
-    others = {file for some in weights.values() for file in some} - fetched
-    # An index without its shards would be read as a damaged checkpoint.
-    others |= {file for file in files if file.endswith(".index.json")} - fetched
-    companions = {file for file in files if _COMPANIONS.fullmatch(file)} - others
-    return [file for file in files if file in fetched | companions]
+    chosen = list(available) if every else [from_format] if from_format else [*available][:1]
+    return [pattern for kind in chosen for pattern in available[kind]]
 
 
-def _weights(kind: str, files: Iterable[str]) -> list[str]:
-    """A format's files in the repository's top folder: only the usual name, or else all."""
-    known = FORMATS[kind]
-    if kind == "tf1":
-        parts = [file for file in files if _TF1_PART.fullmatch(file)]
-        return parts if any(file.endswith(".index") for file in parts) else []
-    index, stem = f"{known.name}.index.json", PurePosixPath(known.name).stem
-    matching = [
-        file
-        for file in files
-        if "/" not in file
-        and not LEFTOVERS.fullmatch(file)
-        and (file == index or re.fullmatch(known.suffix, PurePosixPath(file).suffix))
-    ]
-    usual = [f for f in matching if f == index or _SHARD.sub("", PurePosixPath(f).stem) == stem]
-    return usual or matching
+def _matching(files: Iterable[str], patterns: Iterable[str]) -> list[str]:
+    return [file for pattern in patterns for file in fnmatch.filter(files, pattern)]
 
 
 def missing_format(name: object, from_format: str, available: Iterable[str]) -> InputError:

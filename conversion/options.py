@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from dataclasses import field
 from pathlib import Path
+
+from huggingface_hub import split_torch_state_dict_into_shards
 
 from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.head_names import HEADS
 
 #: Formats that are read, the preferred ones first.
 READ = ("safetensors", "torch", "flax", "h5", "tf1")
-#: Formats that are written; "torch" has the names of the original software.
-WRITTEN = ("safetensors", "torch")
 #: Dtypes of saved weights.
 SAVED_DTYPES = ("float32", "float16", "bfloat16", "float64")
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +54,6 @@ class LoadOptions:
 class ConvertOptions(LoadOptions):
     """How a checkpoint is converted."""
 
-    to: str = field(default="safetensors", metadata={"choices": WRITTEN})
-    """safetensors, or torch (the original names)."""
     max_shard_size: str | None = None
     """Maximum size of a safetensors file, as in 500MB; None for one file."""
     do_lower_case: bool | None = None
@@ -74,22 +70,15 @@ class ConvertOptions(LoadOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("`to`", self.to, WRITTEN)
-        if self.max_shard_size is not None and self.to != "safetensors":
-            raise InputError("`max_shard_size` needs `to='safetensors'`. Remove it.")
-        _byte_count(self.max_shard_size)
-
-    @property
-    def shard_bytes(self) -> int | None:
-        """`max_shard_size` in bytes."""
-        return _byte_count(self.max_shard_size)
+        if self.max_shard_size is not None:
+            _check_size(self.max_shard_size)
 
 
-def _byte_count(size: str | None) -> int | None:
-    if size is None:
-        return None
-    match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]+)?)\s*([KMG]?I?)B?", str(size).strip().upper())
-    count = int(float(match[1]) * _UNITS.get(match[2], 0)) if match else 0
-    if count < 1:
-        raise InputError(f"`max_shard_size` is {size!r}. Write a size such as 500MB or 5GB.")
-    return count
+def _check_size(size: str) -> None:
+    """Check a size as the hub's library reads it, before anything is converted."""
+    try:
+        split_torch_state_dict_into_shards({}, max_shard_size=size)
+    except ValueError:
+        raise InputError(
+            f"`max_shard_size` is {size!r}. Write a size such as 500MB or 5GB."
+        ) from None

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import sys
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from huggingface_hub import save_torch_state_dict
 from safetensors import SafetensorError
-from torch import Tensor
 
 import hf_bert_impl
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.files.json_files import write_json
 from hf_bert_impl.files.output_folder import REPORT, claimed, output_folder
 from hf_bert_impl.inference.loading import UnusableTokenizer
+from hf_bert_impl.inference.sentence_folder import copy_sentence_modules
 from hf_bert_impl.model_card import CARD
 
 from .checks import (
@@ -32,39 +30,18 @@ from .checks import (
     find_references,
 )
 from .from_hub import is_hub_id
-from .maps import names
-from .maps.codertimo import CODERTIMO, position_table
-from .maps.pytorch import PYTORCH_PRETRAINED_BERT
 from .options import ConvertOptions, LoadOptions
-from .planning import original_names
 from .report import Report, converted_card, file_rows, make_report
-from .sentence_modules import check_vectors, sentence_folder, take_modules
-from .source import open_source
+from .sentence_modules import check_vectors, sentence_folder
+from .source import CONFIG_NAMES, check_path, open_source
 from .target import Progress, Target, resolve
-from .vocabulary import find_vocabulary, make_tokenizer, pickled_vocabulary, save_tokenizer
+from .vocabulary import find_vocabulary, make_tokenizer, save_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 #: Options that change sentence vectors.
 _CHANGING = ("dtype", "hidden_act", "do_lower_case", "config", "allow_missing", "allow_nan")
-_TORCH_FILE = "pytorch_model.bin"
-#: codertimo's vocabulary.
-_WORDS = "vocab.pickle"
-#: The fields of Google's BertConfig.
-_GOOGLE_FIELDS = (
-    "attention_probs_dropout_prob",
-    "hidden_act",
-    "hidden_dropout_prob",
-    "hidden_size",
-    "initializer_range",
-    "intermediate_size",
-    "max_position_embeddings",
-    "num_attention_heads",
-    "num_hidden_layers",
-    "type_vocab_size",
-    "vocab_size",
-)
 
 
 def convert(
@@ -94,8 +71,10 @@ def convert(
         True
     """
     chosen = ConvertOptions(**options)
-    dst, to = Path(dst).expanduser(), chosen.to
+    dst = Path(dst).expanduser()
     sources = [] if is_hub_id(src) else [Path(src).expanduser()]
+    for path in (dst, *sources):
+        check_path(path)
     with (
         claimed(dst, sources, chosen.overwrite),
         open_source(src, chosen, every=chosen.check_all) as source,
@@ -111,29 +90,27 @@ def convert(
                 tokenizer = make_tokenizer(vocabulary, target.config.max_position_embeddings)
             except UnusableTokenizer as error:  # its files are copied
                 why_none = str(error)
-        notes = []
-        if source.hub_id is not None:
-            notes.append(f"{source.hub_id} of the hub, commit {source.given.name}")
+        notes = [*source.notes]
+        if source.config_file and source.config_file.name not in CONFIG_NAMES:
+            notes.append(f"the config is {source.config_file.name}; `config` chooses another")
+        if vocabulary is not None and vocabulary.note:
+            notes.append(vocabulary.note)
         if tokenizer is not None:
             notes += _fit_tokenizer(target, tokenizer)
         sentences = sentence_folder(source)
-        keeps = sentences is not None and to == "safetensors"
         with output_folder(dst) as folder:
-            written = _write(target, folder, to, chosen.shard_bytes)
+            _write(target, folder, chosen.max_shard_size)
             if vocabulary is not None:
                 save_tokenizer(vocabulary, tokenizer, folder)
-            if tokenizer is not None and _is_codertimos(target, to):
-                words = pickled_vocabulary(tokenizer)
-                if words:
-                    (folder / _WORDS).write_bytes(words)
             if sentences is not None:
-                notes.append(take_modules(sentences, folder, to))
-            report = make_report(target, to=to, vocabulary=vocabulary, notes=notes, names=written)
-            report.result["sentence_model"] = keeps
+                copied = ", ".join(copy_sentence_modules(sentences, folder))
+                notes.append(f"a sentence-transformers model: {copied} copied unchanged")
+            report = make_report(target, vocabulary=vocabulary, notes=notes)
+            report.result["sentence_model"] = sentences is not None
             more: list[Callable[[], Check]] = []
             if vocabulary is not None:
                 more.append(partial(check_tokens, tokenizer, why_none, folder))
-            if sentences and keeps and not any(getattr(chosen, name) for name in _CHANGING):
+            if sentences and not any(getattr(chosen, name) for name in _CHANGING):
                 more.append(partial(check_vectors, sentences, folder))
             report.rows += _checks(target, folder, chosen, more)
             for check in report.failures:
@@ -193,58 +170,28 @@ def load_any(path: Path | str, **options: Any) -> PreTrainedModel:
         model: PreTrainedModel = cls.from_pretrained(
             None, config=target.config, state_dict=target.tensors, dtype=usual
         )
+    # `from_pretrained` gives all parameters one dtype.
+    for name, parameter in model.named_parameters():
+        if parameter.dtype != target.tensors[name].dtype:
+            parameter.data = target.tensors[name]
     return model.eval()
 
 
-def _write(target: Target, folder: Path, to: str, shard_bytes: int | None) -> list[str]:
-    """Write weights and config; returns the names of the tensors."""
-    config = target.config
-    tensors = target.tensors if to == "safetensors" else _original(target)
-    # torch's own writer raises RuntimeError on a full disk.
-    failures = (OSError, SafetensorError if to == "safetensors" else RuntimeError)
+def _write(target: Target, folder: Path, max_shard_size: str | None) -> None:
+    """Write weights and config."""
     try:
-        if to == "safetensors":
-            save_torch_state_dict(
-                tensors,
-                folder,
-                filename_pattern="model{suffix}.safetensors",
-                max_shard_size=sys.maxsize if shard_bytes is None else shard_bytes,
-            )
-        else:
-            with (folder / _TORCH_FILE).open("wb") as file:  # a name would be in the bytes
-                torch.save(OrderedDict(tensors), file)
-    except failures as error:
+        save_torch_state_dict(
+            target.tensors,
+            folder,
+            filename_pattern="model{suffix}.safetensors",
+            max_shard_size=sys.maxsize if max_shard_size is None else max_shard_size,
+        )
+    except (OSError, SafetensorError) as error:
         raise InputError(
             f"The weights cannot be written ({one_line(error)[:300]}). Free some disk space, or "
             "choose another folder."
         ) from None
-    config.save_pretrained(folder)
-    if to == "torch":
-        fields = {name: getattr(config, name) for name in _GOOGLE_FIELDS}
-        if config.hidden_act == "gelu_new":
-            fields["hidden_act"] = "gelu"  # Google's code has the one name for both
-        text = json.dumps(fields, indent=2, sort_keys=True) + "\n"
-        (folder / "bert_config.json").write_text(text, encoding="utf-8")
-    return list(tensors)
-
-
-def _original(target: Target) -> dict[str, Tensor]:
-    """All tensors under the names of the original PyTorch software."""
-    if _is_codertimos(target, "torch"):
-        tensors = original_names(CODERTIMO, target.tensors, target.class_name)
-        # Its classes also require their computed table in a state dict.
-        computed = position_table(target.config.max_position_embeddings, target.config.hidden_size)
-        prefix = "" if target.class_name == "BertModel" else "bert."
-        return tensors | {f"{prefix}embedding.position.pe": computed}
-    tensors = original_names(PYTORCH_PRETRAINED_BERT, target.tensors, target.class_name)
-    if names.SCORES_BIAS in tensors:  # it also stores the tied decoder
-        tensors.setdefault(f"{names.DECODER}.weight", tensors[f"{names.WORDS}.weight"])
-    return tensors
-
-
-def _is_codertimos(target: Target, to: str) -> bool:
-    """Whether the file is for codertimo's own code."""
-    return to == "torch" and target.config.variant == "codertimo"
+    target.config.save_pretrained(folder)
 
 
 def _checks(
@@ -257,27 +204,34 @@ def _checks(
         yield from map(tensors, others)
         if not others:
             yield Check("other formats", None, note="the source has none")
-    if chosen.check and chosen.to == "safetensors":
-        yield check_upstream(folder, target)
-        for file in find_references(target.source.folders[0]):
-            yield _unasked(outputs, file)
-    elif chosen.check:
-        yield tensors(folder / _TORCH_FILE, written=True)
     if chosen.check:
+        yield check_upstream(folder, target)
+        compared = [_unasked(outputs, file) for file in find_references(target)]
+        yield from _references(compared, chosen.dtype in ("float16", "bfloat16"))
         yield from (run() for run in more)
         yield from (_unasked(tensors, other) for other in others if not chosen.check_all)
     if chosen.reference is not None:
-        path = Path(chosen.reference)
-        if path.suffix == ".npz" and chosen.to != "safetensors":
-            raise InputError(f"`reference` {path.name} needs `to='safetensors'`. Convert to that.")
+        path = Path(chosen.reference).expanduser()
         yield outputs(path) if path.suffix == ".npz" else tensors(path)
 
 
 def _unasked(run: Callable[[Path], Check], path: Path) -> Check:
-    """Check a file that may belong to another model: a difference is noted, and is no error."""
+    """Check a file of the folder; one that cannot be compared is noted, and is no error."""
     try:
-        check = run(path)
+        return run(path)
     except ValueError as error:  # InputError, or its format's library is not installed
         return Check(f"compared with {path.name}", None, note=str(error))
-    note = f"differs; {check.note}" if check.passed is False else check.note
-    return dataclasses.replace(check, passed=check.passed or None, note=note)
+
+
+def _references(checks: list[Check], is_rounded: bool) -> list[Check]:
+    """Outputs of the original software in the folder, which must be this model's.
+
+    A difference is only noted if the result is of a smaller dtype, or if another file agrees: a
+    folder may have one for each of Google's two activations.
+    """
+    if not is_rounded and not any(check.passed for check in checks):
+        return checks
+    return [
+        check if check.passed else replace(check, passed=None, note=f"differs; {check.note}")
+        for check in checks
+    ]

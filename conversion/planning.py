@@ -1,4 +1,4 @@
-"""The engine for all tables: a checkpoint's tensors under our names, and ours under theirs."""
+"""The engine for all tables: a checkpoint's tensors under our names, and its optimizer's slots."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from hf_bert_impl.errors import InputError
 
 from .maps.names import TIED
-from .rules import Ignore, Operation, Rule, Table, Values
+from .rules import LONGEST, Ignore, Operation, Rule, Table, Values
 from .tensors import Tensors, Unread, dtype_name
 
 
@@ -77,12 +77,16 @@ def plan(table: Table, tensors: Tensors) -> Plan:
             case Rule() as rule, values:
                 matches[name] = rule, values
             case Ignore() as rule, _:
-                ignored[name] = rule.reason
+                ignored[name] = _ignored(rule, name, tensors[name])
             case _:
                 unknown.append(name)
     slots = {name: slots for name, (_, slots) in matches.items()}
     layers = max((known["layer"] + 1 for known in slots.values() if "layer" in known), default=0)
     unknown += [name for name, known in slots.items() if known.get("layers", layers) != layers]
+    for name in [*unknown]:
+        if slot := _slot(name, matches, tensors):
+            ignored[name] = f"{slot}, state of the optimizer"
+            unknown.remove(name)
     if unknown:
         raise InputError(
             f"The checkpoint has {listing(unknown, 'tensor')} unknown to {table.software}. "
@@ -105,6 +109,39 @@ def plan(table: Table, tensors: Tensors) -> Plan:
     return Plan(table, tensors, made, origins, becomes, ignored)
 
 
+def _ignored(rule: Ignore, name: str, tensor: Tensor | Unread) -> str:
+    """The reason; an error if the model would compute another tensor."""
+    if rule.computed is not None:
+        expected, shape = rule.computed(tuple(tensor.shape)), tuple(tensor.shape)
+        if (
+            isinstance(tensor, Unread)
+            or expected.shape != shape
+            or not torch.allclose(
+                tensor.double(), expected.double(), rtol=0, atol=_rounding(tensor)
+            )
+        ):
+            raise InputError(
+                f"{name} is not what the model computes ({rule.reason}). Use a checkpoint of an "
+                "unchanged BERT, or remove this tensor."
+            )
+    return rule.reason
+
+
+def _rounding(tensor: Tensor) -> float:
+    """The error of sinusoids in a dtype, whose last angles are large."""
+    return max(1e-4, torch.finfo(tensor.dtype).eps) if tensor.is_floating_point() else 0
+
+
+def _slot(name: str, known: Mapping[str, object], tensors: Tensors) -> str | None:
+    """The name of an optimizer's slot: what follows a known variable of the same shape."""
+    parts = name.split("/") if len(name) <= LONGEST else []
+    for end in range(len(parts) - 1, 0, -1):
+        variable = "/".join(parts[:end])
+        if variable in known and tensors[variable].shape == tensors[name].shape:
+            return "/".join(parts[end:])
+    return None
+
+
 def _apply(rule: Rule, name: str, tensor: Tensor | Unread, target: str) -> Tensor:
     if isinstance(tensor, Unread) or not tensor.is_floating_point():
         raise InputError(
@@ -118,39 +155,6 @@ def _apply(rule: Rule, name: str, tensor: Tensor | Unread, target: str) -> Tenso
             f"({rule.operation.value}). Use a BERT checkpoint."
         )
     return made
-
-
-def original_names(
-    table: Table, tensors: Mapping[str, Tensor], class_name: str
-) -> dict[str, Tensor]:
-    """Give the tensors of our model the names of another PyTorch software.
-
-    Args:
-        table: Its table, in which no operation moves numbers.
-        tensors: All tensors of our model.
-        class_name: Our class that they belong to ("BertForMaskedLM").
-
-    Raises:
-        InputError: The software has no name for one of the tensors.
-    """
-    # Our bare encoder names its tensors without the prefix of the tables.
-    base = "bert." if class_name == "BertModel" else ""
-    prefix = "" if base else "bert."
-    named, unknown = {}, []
-    for name, tensor in tensors.items():
-        rules = ((rule, table.match(rule.target, base + name)) for rule in table.rules)
-        known = [(rule, values) for rule, values in rules if values is not None and not rule.alias]
-        if known:
-            rule, values = known[0]
-            source = rule.source.replace("[{wrapper}]", "").replace("[{base}]", prefix)
-            named[source.format(**values)] = tensor
-        else:
-            unknown.append(name)
-    if unknown:
-        raise InputError(
-            f"{table.software} has no name for {listing(unknown, 'tensor')}. Choose another `head`."
-        )
-    return named
 
 
 def listing(names: Iterable[str], noun: str, most: int = 10) -> str:

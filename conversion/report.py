@@ -66,6 +66,7 @@ class Report(BaseReport[Check]):
     def _summary(self) -> Iterator[tuple[str, str]]:
         source, result = self.source, self.result
         yield "source", f"{source['name']}: {source['format']}, {source['software']}"
+        yield "config", source["config"] or ""
         yield "result", f"{result['class']} ({result['why']}), {result['format']}"
         yield "parameters", f"{result['parameters']:,} in {len(self.mapped)} tensors"
         yield "mapped", ", ".join(_counts(row["operation"] for row in self.mapped))
@@ -88,17 +89,13 @@ class Report(BaseReport[Check]):
 _MARKS = {True: ("✓", "green"), False: ("✗", "bold red"), None: ("–", "yellow")}
 
 
-def make_report(
-    target: Target, *, to: str, vocabulary: Vocabulary | None, notes: list[str], names: list[str]
-) -> Report:
+def make_report(target: Target, *, vocabulary: Vocabulary | None, notes: list[str]) -> Report:
     """The report of a conversion, without checks and sums of files.
 
     Args:
         target: The converted model.
-        to: The format written.
         vocabulary: The tokenizer's source.
         notes: Notes for the user, besides the target's own.
-        names: The names of the tensors in the files written.
     """
     source = target.source
     sources = source.checkpoint.tensors
@@ -143,14 +140,14 @@ def make_report(
             "files": [],
         },
         result={
-            "format": to,
+            "format": "safetensors",
             "class": target.class_name,
             "why": target.architecture.reason,
             "num_labels": target.architecture.num_labels,
             "hidden_act": said if isinstance(said, str) else getattr(said, "__name__", str(said)),
             "model_type": target.config.to_dict()["model_type"],
             "parameters": sum(tensor.numel() for tensor in target.tensors.values()),
-            "tensors": names,
+            "tensors": list(target.tensors),
             "tokenizer": _tokenizer_line(vocabulary),
             "sentence_model": False,
             "files": [],

@@ -70,8 +70,6 @@ class Rule:
     """Pattern of our name; it has `{layer}` and no other slot."""
     operation: Operation = Operation.IDENTITY
     """From the software's tensor to ours."""
-    alias: bool = False
-    """Another spelling of the name, which is only read."""
     repeats: bool = False
     """Whether it is a second copy of another rule's tensor. It must equal the first."""
 
@@ -102,6 +100,8 @@ class Ignore:
     """Pattern of the software's name."""
     reason: str
     """Its content, in words for the report."""
+    computed: Callable[[tuple[int, ...]], Tensor] | None = None
+    """The tensor that the model computes instead, by its shape. The checkpoint's must equal it."""
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity
@@ -117,8 +117,15 @@ class Table:
     tanh_gelu: bool = False
     """Whether releases of the software compute "gelu" by the tanh formula."""
 
-    def match(self, pattern: str, name: str) -> Values | None:
-        """The values of the slots where a name fits a pattern of this table, else None."""
+    def find(self, name: str) -> tuple[Rule | Ignore, Values] | None:
+        """The first rule that a name of the software fits, with the values of its slots."""
+        if len(name) <= LONGEST and self._any.fullmatch(name):
+            for rule in self._all:
+                if (values := self._match(rule.source, name)) is not None:
+                    return rule, values
+        return None
+
+    def _match(self, pattern: str, name: str) -> Values | None:
         match = _compile((pattern,), tuple(self.slots.items())).fullmatch(name)
         if match is None:
             return None
@@ -129,14 +136,6 @@ class Table:
                 if values[slot] < 0:
                     return None
         return values
-
-    def find(self, name: str) -> tuple[Rule | Ignore, Values] | None:
-        """The first rule that a name of the software fits, with the values of its slots."""
-        if len(name) <= LONGEST and self._any.fullmatch(name):
-            for rule in self._all:
-                if (values := self.match(rule.source, name)) is not None:
-                    return rule, values
-        return None
 
     @property
     def _all(self) -> tuple[Rule | Ignore, ...]:

@@ -1,11 +1,11 @@
-"""The further modules of a sentence-transformers model, which only safetensors results keep."""
+"""The further modules of a sentence-transformers model."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from hf_bert_impl.errors import one_line
-from hf_bert_impl.inference.sentence_folder import MODULES, copy_sentence_modules, read_modules
+from hf_bert_impl.inference.sentence_folder import MODULES, read_modules
 
 from .checks import OUTPUT_TOLERANCE, Check
 from .source import Source
@@ -26,17 +26,6 @@ def sentence_folder(source: Source) -> Path | None:
             if modules and (folder / modules[0][1].strip("/")).resolve() == weights:
                 return folder
     return None
-
-
-def take_modules(source: Path, folder: Path, to: str) -> str:
-    """Copy pooling and later modules if the format can hold them; a note for the report."""
-    if to == "safetensors":
-        names = copy_sentence_modules(source, folder)
-        return f"a sentence-transformers model: {', '.join(names)} copied unchanged"
-    return (
-        f"the source is a sentence-transformers model, and {to} holds its BERT alone: pooling, "
-        "maximum length and prompts are lost; `to='safetensors'` keeps them"
-    )
 
 
 def check_vectors(source: Path, folder: Path) -> Check:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
+import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from .tensors import Checkpoint
 
 #: The preferred name first.
 CONFIG_NAMES = ("config.json", "bert_config.json")
+_TOKENIZER_NAMES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
 _MAX_JSON_BYTES = 64 << 20
 #: The field that distinguishes a config from other JSON files.
 _CONFIG_FIELD = "num_attention_heads"
@@ -41,11 +44,13 @@ class Source:
     archive: Path | None
     """The archive that it was unpacked from."""
     places: tuple[Path, ...]
-    """Where its config and vocabulary may be, the nearest first."""
+    """Its own folders, where its config and vocabulary may be, the nearest first."""
     checkpoint: Checkpoint
     others: tuple[Candidate, ...]
     """Checkpoints of other formats in the same folder."""
     options: LoadOptions
+    notes: Sequence[str]
+    """Choices of files that the user should check."""
 
     @property
     def name(self) -> str:
@@ -63,6 +68,7 @@ class Source:
         if self.options.config is None:
             return _find(self.places)
         path = Path(self.options.config).expanduser()
+        check_path(path)
         file = _find([path]) if path.is_dir() else path
         if file is None or not file.is_file():
             raise InputError(f"`config` is {path}, which has no config. Check the path.")
@@ -111,10 +117,7 @@ def open_source(
     options = options or LoadOptions()
     revision, from_format = options.revision, options.from_format
     where, hub_id, archive = Path(path).expanduser(), None, None
-    try:
-        where.exists()
-    except OSError as error:  # such as a name that is too long
-        raise InputError(f"{str(path)[:80]} cannot be read ({error.strerror}).") from None
+    check_path(where)
     if is_hub_id(path):
         hub_id = str(path)
         where = fetch(hub_id, revision, from_format, every)
@@ -138,10 +141,27 @@ def open_source(
                 raise missing_format(hub_id or start, from_format, kinds)
             choices.sort(key=lambda files: files[0].format != from_format)
         checkpoint = _choose(choices[0])
-        homes = (place if place.is_dir() else place.parent for place in (where, start))
-        places = tuple(dict.fromkeys((checkpoint.files[0].parent, *homes)))
+        folder = checkpoint.files[0].parent
+        places = tuple(dict.fromkeys((folder, where if where.is_dir() else where.parent)))
         others = tuple(files[0] for files in choices[1:] if len(files) == 1)
-        yield Source(start, hub_id, archive, places, checkpoint, others, options)
+        notes = [f"{hub_id} of the hub, commit {start.name}"] if hub_id else []
+        if archive is not None:
+            notes += _take_from_beside(archive, folder)
+        yield Source(start, hub_id, archive, places, checkpoint, others, options, notes)
+
+
+def check_path(path: Path) -> None:
+    """Check that a path can be looked up; it may not exist.
+
+    Raises:
+        InputError: Its name is too long, or it is a link to itself.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        raise InputError(f"{str(path)[:80]} cannot be read ({error.strerror}).") from None
 
 
 def _choose(files: list[Candidate]) -> Checkpoint:
@@ -197,6 +217,32 @@ def _is_config(path: Path) -> bool:
         return path.is_file() and _CONFIG_FIELD in read_object(path)
     except InputError:
         return False  # another kind of JSON file
+
+
+def _take_from_beside(archive: Path, folder: Path) -> Iterator[str]:
+    """Copy the config and the vocabulary that an archive lacks from its own folder.
+
+    Only files named after the archive, as bert-base-uncased-vocab.txt is, or with a usual name:
+    others may be of any model.
+
+    Yields:
+        A note on each file with a usual name.
+    """
+    stem = re.escape(re.sub(r"(\.tar)?\.[a-z0-9]+$", "", archive.name))
+    has_vocabulary = any(folder.glob("*vocab*")) or (folder / "tokenizer.json").is_file()
+    for is_there, names, own in (
+        (_find([folder]), CONFIG_NAMES, r"([-_.](bert_)?config)?\.json"),
+        (has_vocabulary, _TOKENIZER_NAMES, r"[-_.](vocab\.txt|tokenizer\.json)"),
+    ):
+        files = [path for path in sorted(archive.parent.iterdir()) if path.is_file()]
+        named = [path for path in files if re.fullmatch(stem + own, path.name)]
+        for path in [] if is_there else named or [path for path in files if path.name in names]:
+            shutil.copyfile(path, folder / path.name)
+            if path not in named:
+                yield (
+                    f"{archive.name} has no {path.name}: the one beside it was taken, which may be "
+                    "another model's"
+                )
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 import shutil
 import warnings
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_bert_impl.data.word_vocabulary import SPECIAL_TOKENS, word_tokenizer
+from hf_bert_impl.data.word_vocabulary import word_tokenizer
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.inference.loading import (
     TOKENIZER_CONFIG,
@@ -50,6 +48,8 @@ class Vocabulary:
     lower_case: bool
     reason: str
     """The origin of `lower_case`, in words for the report."""
+    note: str = ""
+    """A warning about `lower_case`."""
     foreign: TokenizerClass | None = None
     """The class if it is not BERT's own: its files are copied unchanged."""
 
@@ -96,7 +96,7 @@ def find_vocabulary(
                     f"Remove it, or set it in {TOKENIZER_CONFIG}."
                 )
             copied = f"{', '.join(file.name for file in files)} copied unchanged"
-            return Vocabulary(folder, cls.name, False, copied, cls)
+            return Vocabulary(folder, cls.name, False, copied, foreign=cls)
         if place:
             break
     if place is None:
@@ -113,12 +113,12 @@ def _case(
     names: Sequence[str],
     lower_case: bool | None,
     config: Mapping[str, Any],
-) -> tuple[bool, str]:
-    """Whether text is lower-cased for a vocabulary, and the reason."""
+) -> tuple[bool, str, str]:
+    """Whether text is lower-cased for a vocabulary, the reason, and a warning."""
     if kind == "codertimo":
-        return False, "codertimo/BERT-pytorch splits text at spaces"
+        return False, "codertimo/BERT-pytorch splits text at spaces", ""
     if lower_case is not None:
-        return lower_case, "as requested"
+        return lower_case, "as requested", ""
     folder = path.parent
     settings, tokenizer = (
         read_object(folder / name) if (folder / name).is_file() else {}
@@ -128,13 +128,7 @@ def _case(
     said = normalizer.get("lowercase") if isinstance(normalizer, dict) else None
     for name, value in ((TOKENIZER_CONFIG, settings.get("do_lower_case")), (TOKENIZER_FILE, said)):
         if isinstance(value, bool):
-            return value, name
-    if config.get("model_type") and (folder / "config.json").is_file():
-        return True, "AutoTokenizer's default"
-    for name in names:
-        words = set(re.findall(r"(?<![a-z])(uncased|cased)(?![a-z])", name.lower()))
-        if len(words) == 1:
-            return words == {"uncased"}, f"the name {name}"
+            return value, name, ""
     if kind == TOKENIZER_FILE:
         listed = model.get("vocab") if isinstance(model, dict) else None
         tokens = [str(token) for token in listed] if isinstance(listed, dict | list) else []
@@ -143,8 +137,24 @@ def _case(
         tokens = content.decode(errors="replace").splitlines()
     letters = [token for token in tokens if len(token) > 1 and token.isalpha()]
     capitals = sum(word != word.lower() for word in letters)
-    said = f"{capitals} of {len(letters)} words in the vocabulary have capitals"
-    return capitals <= _CASED_SHARE * len(letters), said
+    counted = f"{capitals} of {len(letters)} words in the vocabulary have capitals"
+    is_cased = capitals > _CASED_SHARE * len(letters)
+    said = [set(re.findall(r"(?<![a-z])(uncased|cased)(?![a-z])", name.lower())) for name in names]
+    clear = [
+        (name, words == {"uncased"})
+        for name, words in zip(names, said, strict=True)
+        if len(words) == 1
+    ]
+    if config.get("model_type") and (folder / "config.json").is_file():
+        note = (
+            f"text is lower-cased, as by AutoTokenizer, because no file says `do_lower_case`; but "
+            f"{counted}. `do_lower_case=False` keeps the case"
+        )
+        is_odd = is_cased or (clear and not clear[0][1])
+        return True, "AutoTokenizer's default", note if is_odd else ""
+    for name, lowers in clear:
+        return lowers, f"the name {name}", ""
+    return not is_cased, counted, ""
 
 
 def make_tokenizer(vocabulary: Vocabulary, max_length: int | None) -> PreTrainedTokenizerBase:
@@ -199,31 +209,6 @@ def read_word_tokenizer(path: Path, max_length: int | None = None) -> PreTrained
         InputError: It is no such file, or lacks a special token.
     """
     return word_tokenizer(read_pickled_vocabulary(path), max_length)
-
-
-def pickled_vocabulary(tokenizer: PreTrainedTokenizerBase) -> bytes | None:
-    """A vocabulary in the form of codertimo's `WordVocab`; None for another kind of tokenizer.
-
-    A tokenizer has no word counts, so `freqs` is empty.
-
-    Args:
-        tokenizer: A tokenizer from `word_tokenizer`.
-    """
-    tokens = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)
-    if tuple(tokens[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
-        return None
-    state: dict[str, Any] = {
-        **{f"{token[1:-1]}_index": number for number, token in enumerate(SPECIAL_TOKENS)},
-        "freqs": Counter(),
-        "itos": tokens,
-        "stoi": {token: number for number, token in enumerate(tokens)},
-        "vectors": None,
-    }
-    # codertimo's package need not be installed: the opcodes name its class, make an object without
-    # arguments, and set the state, whose own pickle loses its head and its STOP.
-    head = pickle.PROTO + b"\x02" + pickle.GLOBAL + _CODERTIMO_CLASS + b"\nWordVocab\n"
-    made = pickle.EMPTY_TUPLE + pickle.NEWOBJ
-    return head + made + pickle.dumps(state, protocol=2)[2:-1] + pickle.BUILD + pickle.STOP
 
 
 def save_tokenizer(

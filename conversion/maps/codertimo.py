@@ -14,6 +14,16 @@ from ..rules import Ignore, Rule, Table
 from . import names
 from .pytorch import SLOTS
 
+
+def position_table(positions: int, width: int) -> Tensor:
+    """(1, positions, width) sinusoids, in float32 as `model/embedding/position.py` has them."""
+    rates = torch.exp(torch.arange(0, width, 2, dtype=torch.float32) * -(math.log(10000.0) / width))
+    angles = torch.arange(positions, dtype=torch.float32)[:, None] * rates
+    table = torch.zeros(positions, width)
+    table[:, 0::2], table[:, 1::2] = angles.sin(), angles.cos()[:, : width // 2]
+    return table[None]
+
+
 BLOCK = "[{wrapper}][{base}]transformer_blocks.{layer}"
 LAYER = names.LAYER
 
@@ -46,17 +56,10 @@ CODERTIMO = Table(
     ),
     ignores=(
         Ignore(
-            "[{wrapper}][{base}]embedding.position.pe", "sinusoidal positions, which are computed"
+            "[{wrapper}][{base}]embedding.position.pe",
+            "sinusoidal positions, which are computed",
+            lambda shape: position_table(*shape[-2:]) if len(shape) == 3 else torch.empty(0),
         ),
     ),
     slots=SLOTS,
 )
-
-
-def position_table(positions: int, width: int) -> Tensor:
-    """(1, positions, width) sinusoids, in float32 as `model/embedding/position.py` has them."""
-    rates = torch.exp(torch.arange(0, width, 2, dtype=torch.float32) * -(math.log(10000.0) / width))
-    angles = torch.arange(positions, dtype=torch.float32)[:, None] * rates
-    table = torch.zeros(positions, width)
-    table[:, 0::2], table[:, 1::2] = angles.sin(), angles.cos()[:, : width // 2]
-    return table[None]

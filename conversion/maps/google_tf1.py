@@ -28,12 +28,6 @@ RULES = (
 )
 
 IGNORES = (
-    Ignore("{any}/{first}", "first moment of the optimizer"),
-    Ignore("{any}/{second}", "second moment of the optimizer"),
-    # Slots that tf.train.Optimizer creates.
-    Ignore("{any}/{optimizer}", "state of the optimizer"),
-    Ignore("{any}/accum", "gradients collected over several steps"),
-    Ignore("{any}/ExponentialMovingAverage", "moving average of the weights"),
     Ignore("[{any}/]{step}", "count of training steps"),
     Ignore("[{any}/]{power}", "power of Adam's decay rate after so many steps"),
     Ignore("[{any}/]{scale}", "loss scaling of half-precision training"),
@@ -47,10 +41,6 @@ GOOGLE_TF1 = Table(
     ignores=IGNORES,
     slots={
         "any": ".+",
-        "first": "(?:adam|lamb)_m",
-        "second": "(?:adam|lamb)_v",
-        "optimizer": "(?:AdamWeightDecayOptimizer|LAMBOptimizer|AdamW|Adam|LAMB|Lamb|Momentum"
-        "|RMSProp|Adagrad|Adadelta|Adafactor)(?:_[0-9]+)?",
         "step": "global_step|local_step",
         "power": "beta[12]_power(?:_[0-9]+)?",
         "scale": "(?:current_)?loss_scale|good_steps|bad_steps|batch_finite",

@@ -6,6 +6,8 @@ in `.bin` files, and omits both from safetensors. A bare encoder has no `bert.` 
 wrappers and training loops add prefixes of their own.
 """
 
+import torch
+
 from ..rules import Ignore, Rule, Table
 from . import names
 
@@ -24,18 +26,15 @@ def _name(name: str) -> str:
     return "[{wrapper}]" + name.replace("bert.", "[{base}]")
 
 
-def _same(name: str, alias: bool = False) -> Rule:
-    return Rule(_name(name), name, alias=alias)
+def _same(name: str) -> Rule:
+    return Rule(_name(name), name)
 
 
-def _norms(old: bool) -> tuple[Rule, ...]:
-    """Both spellings of a LayerNorm's parameters; only one is written."""
-    spellings = (("weight", "gamma"), ("bias", "beta"))
+def _norms(scale: str, shift: str) -> tuple[Rule, ...]:
     return tuple(
-        Rule(_name(f"{norm}.{said}"), f"{norm}.{ours}", alias=(said == ours) == old)
+        Rule(_name(f"{norm}.{theirs}"), f"{norm}.{ours}")
         for norm in NORMS
-        for ours, theirs in spellings
-        for said in (ours, theirs)
+        for theirs, ours in ((scale, "weight"), (shift, "bias"))
     )
 
 
@@ -44,11 +43,17 @@ COMMON = (
     *(_same(f"{name}.bias") for name in LINEARS),
     _same(names.SCORES_BIAS),
     _same(f"{names.DECODER}.weight"),
+    _same(f"{names.DECODER}.bias"),
+    *_norms("weight", "bias"),
 )
 
 IGNORES = (
-    Ignore(_name("bert.embeddings.position_ids"), "a buffer that holds 0, 1, 2, …"),
-    Ignore(_name("bert.embeddings.token_type_ids"), "a buffer that holds zeros"),
+    Ignore(
+        _name("bert.embeddings.position_ids"),
+        "a buffer that holds 0, 1, 2, …",
+        lambda shape: torch.arange(shape[-1]).expand(shape) if shape else torch.zeros(()),
+    ),
+    Ignore(_name("bert.embeddings.token_type_ids"), "a buffer that holds zeros", torch.zeros),
     Ignore("{training}.{any}", "state of the optimizer or its schedule"),
 )
 
@@ -63,14 +68,14 @@ SLOTS = {
 
 TRANSFORMERS = Table(
     software="transformers (PyTorch)",
-    rules=(*COMMON, *_norms(old=False), _same(f"{names.DECODER}.bias")),
+    rules=COMMON,
     ignores=IGNORES,
     slots=SLOTS,
 )
 
 PYTORCH_PRETRAINED_BERT = Table(
     software="pytorch_pretrained_bert (PyTorch)",
-    rules=(*COMMON, *_norms(old=True), _same(f"{names.DECODER}.bias", alias=True)),
+    rules=(*COMMON, *_norms("gamma", "beta")),
     ignores=IGNORES,
     slots=SLOTS,
 )

@@ -46,9 +46,8 @@ def detect(tensors: Tensors) -> Table:
     return table
 
 
-def _misfits(matches: list[tuple[Rule | Ignore, Values] | None]) -> tuple[int, int, int]:
-    """The misfit of names and a table: the number of unknown names, then of names that it does not
-    map (another table may map an ignored name), then of aliases."""
+def _misfits(matches: list[tuple[Rule | Ignore, Values] | None]) -> tuple[int, int]:
+    """The number of unknown names, then of names that a table does not map: another table may map
+    an ignored name."""
     unknown = matches.count(None)
-    rules = [match[0] for match in matches if match and isinstance(match[0], Rule)]
-    return unknown, len(matches) - len(rules), sum(rule.alias for rule in rules)
+    return unknown, sum(not match or isinstance(match[0], Ignore) for match in matches)

@@ -1,8 +1,7 @@
 """Checkpoints inside `.zip` and `.tar.gz` files, such as the releases of 2018.
 
 `zipfile` and `tarfile` read them. They would accept links, names outside the folder, duplicate
-names, content and headers of any size, and a damaged header as the end of a tar; this module
-refuses these.
+names, and content and headers of any size; this module refuses these.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import bz2
 import contextlib
 import functools
 import gzip
-import io
 import lzma
 import shutil
 import stat
@@ -31,7 +29,6 @@ _MAX_MEMBERS = 10_000
 #: Maximum number of bytes per read: the header of a tar may be of any size.
 _MAX_READ = 1 << 20
 _MAX_DEPTH = 32
-_TAR_BLOCK = 512
 
 _COMPRESSIONS: dict[bytes, Any] = {
     b"\x1f\x8b": gzip.open,
@@ -61,7 +58,7 @@ def is_archive(path: Path) -> bool:
         if not path.is_file():
             return False
         with _decompressed(path) as stream:
-            tarfile.TarInfo.frombuf(stream.read(_TAR_BLOCK), "utf-8", "surrogateescape")
+            tarfile.TarInfo.frombuf(stream.read(512), "utf-8", "surrogateescape")
             return True  # the header has the right checksum
     except Exception:  # the type depends on the damaged byte
         return False
@@ -147,42 +144,33 @@ def _zip_members(archive: zipfile.ZipFile) -> Members:
 
 
 def _tar_members(stream: IO[bytes], budget: int) -> Members:
-    limited = _Limited(stream, budget)
+    limited: Any = _Limited(stream, budget)
     with tarfile.open(fileobj=limited, mode="r:") as archive:
-        end = 0
         for member in archive:
             if not (member.isreg() or member.isdir()) or member.issparse():
                 raise _unsafe(f"{member.name!r:.200} is a link or a device")
             content = functools.partial(archive.extractfile, member)
             yield member.name, member.isdir(), member.size, content
-            end = member.offset_data + -(-member.size // _TAR_BLOCK) * _TAR_BLOCK
-    # tarfile takes a damaged or missing header for the end
-    limited.seek(end)
-    if limited.read(_TAR_BLOCK) != bytes(_TAR_BLOCK):
-        raise ValueError("a header is damaged, or the end is missing")
     while limited.read(_MAX_READ):  # up to the checksum of the compression
         pass
 
 
-class _Limited(io.RawIOBase):
+class _Limited:
     """The bytes of a compressed tar, with limits on each read and on their total."""
 
     def __init__(self, stream: IO[bytes], budget: int) -> None:
-        self._stream = stream
-        self._budget = budget
+        self._stream, self._budget = stream, budget
+        self.tell = stream.tell
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int) -> bytes:
         if not 0 <= size <= _MAX_READ or self._stream.tell() > self._budget:
             raise _unsafe("it has a header that is too large, or too many bytes for its size")
         return self._stream.read(size)
 
-    def seek(self, place: int, whence: int = 0) -> int:
+    def seek(self, place: int) -> None:
         while (gap := place - self._stream.tell()) > 0 and self.read(min(_MAX_READ, gap)):
             pass
-        return self._stream.seek(place, whence)
-
-    def tell(self) -> int:
-        return self._stream.tell()
+        self._stream.seek(place)
 
 
 def _decompressed(path: Path) -> IO[bytes]:

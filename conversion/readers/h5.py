@@ -6,61 +6,95 @@ shards the first two parts are missing.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import tempfile
+import itertools
+import math
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from torch import Tensor
+import numpy as np
+import torch
 
 from hf_bert_impl.extras import require
 
 from ..tensors import DTYPES, Checkpoint, Unread
-from .mapped import byte_size, map_file, most_bytes, read_at, reading, tensor_at
+from .mapped import most_bytes, read_at, reading
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 #: The signature may follow a user block of 512 bytes or a larger power of two.
 _SIGNATURE_PLACES = (0, *(1 << power for power in range(9, 21)))
-_PROGRAM = Path(__file__).with_name("hdf5_process.py")
-#: Timeout in seconds, plus the time for the file's bytes.
-_SECONDS, _BYTES_PER_SECOND = 60, 5 << 20
+_MAX_DEPTH = 64
 
 
 def read_h5(path: Path) -> Checkpoint:
-    """Read an HDF5 file by h5py, in a process of its own.
+    """Read an HDF5 file by h5py.
 
     Raises:
         InputError: The file is damaged, has links or numbers in other files, or h5py is missing.
     """
-    require("h5py", "convert", "a Keras checkpoint")
-    with (
-        reading("HDF5", path),
-        tempfile.TemporaryDirectory(prefix="hf-bert-h5-", ignore_cleanup_errors=True) as folder,
-    ):
-        out, most = Path(folder, "numbers"), most_bytes(path)
-        seconds = _SECONDS + path.stat().st_size // _BYTES_PER_SECOND
-        # -P: the program's folder is not searched for modules.
-        command = [sys.executable, "-P", str(_PROGRAM), str(path), str(out), str(most)]
-        try:
-            run = subprocess.run(command, capture_output=True, timeout=seconds, check=False)
-        except subprocess.TimeoutExpired:
-            raise ValueError(f"HDF5's library takes more than {seconds} seconds") from None
-        if run.returncode or not run.stdout:
-            raise ValueError(f"HDF5's library ends with status {run.returncode}")
-        answer = json.loads(run.stdout)
-        if "error" in answer:
-            raise ValueError(answer["error"])
-        data = map_file(out)
-        tensors: dict[str, Tensor | Unread] = {}
-        at = 0
-        for name, shape, dtype in answer["tensors"]:
-            if dtype not in DTYPES:
-                tensors[name] = Unread(tuple(shape), dtype)
+    h5py = require("h5py", "convert", "a Keras checkpoint")
+    tensors: dict[str, torch.Tensor | Unread] = {}
+    ranges = []
+    limit = most_bytes(path)
+    with reading("HDF5", path), h5py.File(path, "r") as file:
+        for name, dataset in _datasets(h5py, file, "", set()):
+            limit -= max(dataset.nbytes, math.prod(dataset.chunks or ()) * dataset.dtype.itemsize)
+            if limit < 0:
+                raise ValueError(f"{name!r:.200} takes more bytes than the file can hold")
+            kind = dataset.dtype.name if dataset.dtype.kind != "O" else "string"
+            if kind not in DTYPES or dataset.shape is None:
+                tensors[name] = Unread(dataset.shape or (), kind)
                 continue
-            tensors[name] = tensor_at(data, at, shape, dtype)
-            at += byte_size(shape, dtype)
-    return Checkpoint(tensors, answer["software"])
+            _check_whole(dataset, name)
+            native = dataset.dtype.newbyteorder("=")
+            tensors[name] = torch.from_numpy(np.asarray(dataset[()], native))
+            if (start := dataset.id.get_offset()) is not None:
+                ranges.append((start, start + dataset.id.get_storage_size()))
+        software = _software(file.attrs)
+        # The only sign of a wrong address.
+        if any(end > start for (_, end), (start, _) in itertools.pairwise(sorted(ranges))):
+            raise ValueError("two of its tensors share bytes")
+    return Checkpoint(tensors, software)
+
+
+def _software(attributes: Any) -> str | None:
+    said = (attributes.get(name) for name in ("keras_version", "backend"))
+    words = (text.decode() if isinstance(text, bytes) else text for text in said)
+    version, backend = (
+        text[:40] if isinstance(text, str) and text.isprintable() else "" for text in words
+    )
+    return f"Keras {version}" + f" ({backend})" * bool(backend) if version else None
+
+
+def _datasets(h5py: Any, group: Any, prefix: str, seen: set[Any]) -> Iterator[tuple[str, Any]]:
+    """All datasets by path. A second name for an object is refused: it may form a circle."""
+    for key in group:
+        name = f"{prefix}{key}"
+        if not isinstance(group.get(key, getlink=True), h5py.HardLink):
+            raise ValueError(f"{name!r:.200} is a link")
+        item = group[key]
+        address = h5py.h5o.get_info(item.id).addr
+        if address in seen or name.count("/") > _MAX_DEPTH:
+            raise ValueError(f"{name!r:.200} is a second name for one object, or too deep")
+        seen.add(address)
+        if isinstance(item, h5py.Group):
+            yield from _datasets(h5py, item, f"{name}/", seen)
+        elif isinstance(item, h5py.Dataset) and (item.external or item.is_virtual):
+            raise ValueError(f"{name!r:.200} keeps its numbers in another file")
+        elif isinstance(item, h5py.Dataset):
+            yield name, item
+
+
+def _check_whole(dataset: Any, name: str) -> None:
+    """Refuse a dataset with unwritten parts, which the library would fill with zeros."""
+    if dataset.chunks:
+        pairs = zip(dataset.shape, dataset.chunks, strict=True)
+        is_whole = dataset.id.get_num_chunks() == math.prod(-(-n // size) for n, size in pairs)
+    else:
+        size = dataset.size * dataset.id.get_type().get_size()
+        is_whole = dataset.id.get_storage_size() >= size
+    if not is_whole:
+        raise ValueError(f"some numbers of {name!r:.200} were never written")
 
 
 def is_h5(path: Path) -> bool:

@@ -1,12 +1,11 @@
 """The records of TensorFlow's tensor bundles, from bytes.
 
 BundleHeaderProto and BundleEntryProto of tensorflow/core/protobuf/tensor_bundle.proto, with
-TensorShapeProto, TensorSliceProto and VersionDef of tensorflow/core/framework inside them.
+TensorShapeProto and VersionDef of tensorflow/core/framework inside them.
 """
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from .mapped import byte_size
@@ -29,12 +28,9 @@ TF_DTYPES = {
 #: The only version of the format.
 VERSION = 1
 
-#: A part of a partitioned variable: start and length per dimension, (0, -1) for the whole one.
-Slice = tuple[tuple[int, int], ...]
-
 
 class Entry(NamedTuple):
-    """The record of a tensor, of a part of one, or of one stored in parts."""
+    """The record of a tensor."""
 
     dtype: str
     """A value of `TF_DTYPES`, or "DataType 77" for another number."""
@@ -47,8 +43,6 @@ class Entry(NamedTuple):
     """Its bytes."""
     crc: int
     """Their masked crc32c."""
-    slices: tuple[Slice, ...]
-    """Its parts, if it is stored in parts: each has an entry under `slice_key`."""
 
 
 def read_header(record: bytes) -> tuple[int, int]:
@@ -87,32 +81,11 @@ def read_entry(record: bytes) -> Entry:
         shape = tuple(parse(axis)[0].get(1, 0) for axis in axes[2])
     byte_size(shape, "uint8")
     dtype, shard, offset, size, crc = (numbers.get(field, 0) for field in (1, 3, 4, 5, 6))
+    if messages[7]:
+        raise ValueError("it is a partitioned variable; save it again without a partitioner")
     if dtype < 1:
         raise ValueError("it has no dtype")
     if offset < 0 or size < 0:
         raise ValueError(f"it has {size} bytes from byte {offset}")
-    slices = []
-    for content in messages[7]:
-        extents = [parse(extent)[0] for extent in parse(content)[1][1]]
-        slices.append(tuple((extent.get(1, 0), extent.get(2, -1)) for extent in extents))
     kind = TF_DTYPES.get(dtype, f"DataType {dtype}")
-    return Entry(kind, shape, shard, offset, size, crc, tuple(slices))
-
-
-def slice_key(name: bytes, part: Slice) -> bytes:
-    """The key of a part's entry (tensorflow/core/util/saved_tensor_slice_util.cc).
-
-    Zero, the name, the number of dimensions, and their starts and lengths, in the sortable encoding
-    of tensorflow/core/lib/strings/ordered_code.h.
-    """
-    escaped = re.sub(rb"[\x00\xff]", lambda byte: byte[0] + bytes([255 - byte[0][0]]), name)
-    count = bytes([1, len(part)]) if part else b"\0"
-    numbers = [_ordered(number) for extent in part for number in extent]
-    return b"\0" + escaped + b"\0\1" + count + b"".join(numbers)
-
-
-def _ordered(number: int) -> bytes:
-    # Seven bits per byte, including the sign; one leading bit per byte is flipped.
-    size = (number if number >= 0 else ~number).bit_length() // 7 + 1
-    flipped = ((1 << size) - 1) << (7 * size)
-    return ((number & ((1 << 8 * size) - 1)) ^ flipped).to_bytes(size, "big")
+    return Entry(kind, shape, shard, offset, size, crc)

@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from hf_bert_impl.errors import InputError
@@ -18,7 +17,7 @@ from hf_bert_impl.errors import InputError
 from ..tensors import DTYPES, Checkpoint, Unread
 from .mapped import byte_size, map_file, reading, tensor_at
 from .sstable import is_table, masked_crc32c, read_table
-from .tensor_bundle import Entry, read_entry, read_header, slice_key
+from .tensor_bundle import Entry, read_entry, read_header
 
 _PART = re.compile(r"\.(index|meta|data-[0-9]{5}-of-[0-9]{5})")
 
@@ -35,7 +34,7 @@ def index_of(path: Path) -> Path | None:
 
 
 def read_tf1(index: Path) -> Checkpoint:
-    """Read a tensor bundle, and join variables that are stored in parts.
+    """Read a tensor bundle.
 
     Args:
         index: Its `.index` file.
@@ -58,16 +57,13 @@ def read_tf1(index: Path) -> Checkpoint:
                 entries[key] = read_entry(record)
             except ValueError as error:
                 raise ValueError(f"the record of {_shown(key)} is wrong: {error}") from None
-        stored = [entry for entry in entries.values() if not entry.slices]
-        files = {shard: _data_file(index, shard, shards) for shard in {e.shard for e in stored}}
+        shards_used = {entry.shard for entry in entries.values()}
+        files = {shard: _data_file(index, shard, shards) for shard in shards_used}
         maps = {shard: map_file(file) for shard, file in files.items()}
         size = sum(map(len, maps.values()))
-        if (claimed := sum(entry.size for entry in stored)) > size:
+        if (claimed := sum(entry.size for entry in entries.values())) > size:
             raise ValueError(f"its tensors take {claimed} bytes, more than all the data files")
-        parts = {slice_key(key, part) for key, entry in entries.items() for part in entry.slices}
-        tensors = {
-            _name(key): _tensor(key, entries, maps, size) for key in entries if key not in parts
-        }
+        tensors = {_name(key): _tensor(key, entry, maps) for key, entry in entries.items()}
     software = f"TensorFlow (tensor bundle, version {version})"
     return Checkpoint(tensors, software, files=(index, *sorted(files.values())))
 
@@ -80,18 +76,11 @@ def _data_file(index: Path, shard: int, shards: int) -> Path:
     return file
 
 
-def _tensor(
-    key: bytes, entries: Mapping[bytes, Entry], maps: Mapping[int, Tensor], most: int
-) -> Tensor | Unread:
+def _tensor(key: bytes, entry: Entry, maps: Mapping[int, Tensor]) -> Tensor | Unread:
     """Read a tensor, as a view of the mapped file where possible."""
-    entry = entries[key]
     if entry.dtype not in DTYPES:
         return Unread(entry.shape, entry.dtype)
     size = byte_size(entry.shape, entry.dtype)
-    if size > most:
-        raise ValueError(f"{_shown(key)} takes {size} bytes, more than all the data files")
-    if entry.slices:
-        return _joined(key, entries, maps, most)
     data = maps[entry.shard]
     if entry.size != size or entry.offset + size > len(data):
         raise ValueError(
@@ -103,38 +92,11 @@ def _tensor(
     return tensor_at(data, entry.offset, entry.shape, entry.dtype)
 
 
-def _joined(
-    key: bytes, entries: Mapping[bytes, Entry], maps: Mapping[int, Tensor], most: int
-) -> Tensor:
-    entry = entries[key]
-    whole = torch.empty(entry.shape, dtype=DTYPES[entry.dtype])
-    covered = torch.zeros(entry.shape, dtype=torch.bool)
-    for part in entry.slices:
-        stored = entries.get(slice_key(key, part))
-        if stored is None or stored.slices:
-            raise ValueError(f"{_shown(key)} lacks its part {part!s:.200}")
-        extents = zip(part, entry.shape, strict=True)
-        place = tuple(slice(a, a + n if n >= 0 else size) for (a, n), size in extents)
-        bounds = zip(place, entry.shape, strict=True)
-        if not all(0 <= extent.start <= extent.stop <= size for extent, size in bounds):
-            raise ValueError(f"a part {part!s:.200} is outside its tensor")
-        shape = tuple(extent.stop - extent.start for extent in place)
-        if stored.shape != shape or stored.dtype != entry.dtype or covered[place].any():
-            raise ValueError(f"{_shown(key)} has a part {part!s:.200} that does not fit")
-        covered[place] = True
-        read = _tensor(slice_key(key, part), entries, maps, most)
-        assert isinstance(read, Tensor)  # of a dtype that is read
-        whole[place] = read
-    if not covered.all():
-        raise ValueError(f"the parts of {_shown(key)} do not cover it")
-    return whole
-
-
 def _name(key: bytes) -> str:
     try:
         return key.decode()
     except UnicodeDecodeError:
-        raise ValueError(f"{_shown(key)} is neither a name nor a part of a tensor") from None
+        raise ValueError(f"{_shown(key)} is no name") from None
 
 
 def _shown(key: bytes) -> str:

@@ -1,4 +1,4 @@
-"""PyTorch's checkpoints: state dicts and pickled modules, of any torch since 0.2.
+"""PyTorch's checkpoints: state dicts and pickled modules, of any torch since 0.4.
 
 Since torch 1.6 `torch.save` writes a zip archive of stored entries, `<name>/data.pkl` and one
 `<name>/data/<key>` per storage, each with its crc32 (caffe2/serialize/inline_container.cc). Before,
@@ -12,18 +12,17 @@ No code of a checkpoint is run: see `pickles`.
 from __future__ import annotations
 
 import io
+import math
 import zipfile
-import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-import torch
 from torch import Tensor
 
 from ..tensors import Checkpoint, Unread, known
 from .mapped import map_file, most_bytes, read_at, reading
-from .pickles import Instance, is_key, load_inert
+from .pickles import InertUnpickler, Instance, Storage, Stored, is_key
 
 #: 0x1950A86A20F9469CFC6C as a pickled int, in any protocol.
 _LEGACY_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa85019")
@@ -39,6 +38,9 @@ _MAX_NAME = 1000
 #: a vocabulary of 250 000 words has five million characters.
 _MAX_CHARACTERS = 1 << 25
 _NAME_OVERHEAD = 32
+
+#: The bytes of a storage.
+BytesOf = Callable[[Storage], Tensor]
 
 
 def read_torch(path: Path) -> Checkpoint:
@@ -56,18 +58,18 @@ def read_torch(path: Path) -> Checkpoint:
         data = map_file(path)
         head = read_at(path, 0, 32)
         if head.startswith(_ZIP_MAGIC):
-            root = _read_zip(data, path)
+            root, bytes_of = _read_zip(data, path)
             software = "PyTorch, zip container (torch 1.6 or later)"
         elif _LEGACY_MAGIC in head:
-            root = _read_legacy(data, file)
+            root, bytes_of = _read_legacy(data, file)
             software = "PyTorch, legacy container (the only one before torch 1.6)"
         else:
             if head.startswith(_PICKLE) or read_at(path, -1, 1) == _PICKLE_END:
-                load_inert(file)  # a plain pickle: code in it is reported first
+                InertUnpickler(file).load()  # a plain pickle: code in it is reported first
             raise ValueError("it is no file of torch.save, or one of torch 0.1")
         if not isinstance(root, dict | Instance):
             raise ValueError("it holds neither a state dict nor a module; save its state_dict()")
-        walk = _Walk()
+        walk = _Walk(bytes_of)
         walk.visit(root, "", 0)
         views = [item for item in walk.tensors.values() if isinstance(item, Tensor)]
         if sum(view.numel() for view in views) * 8 > most_bytes(path):
@@ -75,95 +77,89 @@ def read_torch(path: Path) -> Checkpoint:
     return Checkpoint(walk.tensors, software, walk.attributes)
 
 
-def _read_zip(data: Tensor, path: Path) -> Any:
+def _read_zip(data: Tensor, path: Path) -> tuple[Any, BytesOf]:
     with zipfile.ZipFile(path) as archive:
         entries = {info.filename: info for info in archive.infolist()}
         if len(entries) < len(archive.infolist()):
             raise ValueError("its zip directory has an entry twice")
-    if sum(info.compress_size for info in entries.values()) > len(data):
-        raise ValueError("its entries take more bytes than it has")
-    # torch.serialization.set_crc32_options(False) writes zeros.
-    is_summed = any(info.CRC for info in entries.values())
-    contents = {name: _content(data, info, is_summed) for name, info in entries.items()}
+        for name, info in entries.items():
+            if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
+                raise ValueError(f"its entry {name!r:.200} is compressed or encrypted")
+        if sum(info.file_size for info in entries.values()) > len(data):
+            raise ValueError("its entries take more bytes than it has")
+        # torch.serialization.set_crc32_options(False) writes zeros.
+        is_summed = any(info.CRC for info in entries.values())
+        if is_summed and (wrong := archive.testzip()):
+            raise ValueError(f"it has a wrong crc32 in {wrong!r:.200}")
+
+    def content(name: str) -> Tensor:
+        if name not in entries:
+            raise ValueError(f"it has no entry {name:.200}")
+        # After a header, whose last numbers are the sizes of a name and a field before the content.
+        at = entries[name].header_offset + 30
+        name_low, name_high, field_low, field_high = data[at - 4 : at].tolist()
+        at += name_low + field_low + 256 * (name_high + field_high)
+        return data[at : at + entries[name].file_size]
+
     pickles = [name for name in entries if _is_pickle(name)]
     if len(pickles) != 1:
         raise ValueError(f"it holds {len(pickles)} pickles `<name>/data.pkl`")
     folder = pickles[0].removesuffix("data.pkl")
     if f"{folder}constants.pkl" in entries:
         raise ValueError("it is a TorchScript program; save its state_dict() by torch.save")
-    order = contents.get(f"{folder}byteorder")
-    if order is not None and order.numpy().tobytes() != b"little":
+    order = f"{folder}byteorder"
+    if order in entries and content(order).numpy().tobytes() != b"little":
         raise ValueError(_OTHER_ORDER)
-
-    def storage_of(key: str, dtype: torch.dtype, size: int) -> Tensor:
-        name = f"{folder}data/{key}"
-        if name not in contents:
-            raise ValueError(f"it has no entry {name:.200}")
-        content, claimed = contents[name], size * dtype.itemsize
-        if len(content) != claimed:
-            raise ValueError(f"it names {claimed} bytes in an entry of {len(content)}")
-        return _flat(content, dtype)
-
-    return load_inert(io.BytesIO(contents[pickles[0]].numpy().data), storage_of)[0]
+    root = InertUnpickler(io.BytesIO(content(pickles[0]).numpy().data)).load()
+    return root, lambda storage: content(f"{folder}data/{storage.key}")
 
 
-def _content(data: Tensor, info: zipfile.ZipInfo, is_summed: bool) -> Tensor:
-    """The bytes of an entry, whose checksum is compared."""
-    at = info.header_offset
-    header = data[at : at + 30].numpy().tobytes()  # its last numbers: two sizes of what follows
-    start = (
-        at + 30 + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:], "little")
-    )
-    content = data[start : start + info.file_size]
-    if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
-        raise ValueError(f"its entry {info.filename!r:.200} is compressed or encrypted")
-    whole = len(content) == info.file_size == info.compress_size
-    if not whole or not header.startswith(_ZIP_MAGIC):
-        raise ValueError(f"it ends within its entry {info.filename!r:.200}, or gives it two sizes")
-    if is_summed and zlib.crc32(content.numpy().data) != info.CRC:
-        raise ValueError(f"it has a wrong crc32 in {info.filename!r:.200}")
-    return content
-
-
-def _flat(content: Tensor, dtype: torch.dtype) -> Tensor:
-    aligned = content.storage_offset() % dtype.itemsize == 0
-    return (content if aligned else content.clone()).view(dtype)
-
-
-def _read_legacy(data: Tensor, file: IO[bytes]) -> Any:
-    load_inert(file)  # the magic number
-    protocol, _ = load_inert(file)
-    if protocol != _LEGACY_PROTOCOL:
+def _read_legacy(data: Tensor, file: IO[bytes]) -> tuple[Any, BytesOf]:
+    InertUnpickler(file).load()  # the magic number
+    if InertUnpickler(file).load() != _LEGACY_PROTOCOL:
         raise ValueError("it is no protocol 1001 of torch.save")
-    system, _ = load_inert(file)
+    system = InertUnpickler(file).load()
     if not isinstance(system, dict) or system.get("little_endian") is not True:
         raise ValueError(_OTHER_ORDER)
-    start = file.tell()
-    _, storages = load_inert(file)
-    keys, _ = load_inert(file)
-    if not isinstance(keys, list) or sorted(keys) != sorted(storages):
+    unpickler = InertUnpickler(file)
+    root, keys = unpickler.load(), InertUnpickler(file).load()
+    if not isinstance(keys, list) or sorted(keys) != sorted(unpickler.storages):
         raise ValueError("its list of storages does not match its pickle")
-    numbers, at = {}, file.tell()
+    contents, at = {}, file.tell()
     for key in keys:
-        storage = storages[key]
-        if int.from_bytes(data[at : at + 8].numpy().tobytes(), "little") != len(storage):
+        storage = unpickler.storages[key]
+        if int.from_bytes(data[at : at + 8].numpy().tobytes(), "little") != storage.size:
             raise ValueError(f"it gives storage {key[:80]!r} two sizes")
-        content = data[at + 8 : at + 8 + storage.nbytes]
-        if len(content) < storage.nbytes:
-            raise ValueError(f"it ends within storage {key[:80]!r}")
-        numbers[key] = _flat(content, storage.dtype)
-        at += 8 + storage.nbytes
-    # The numbers follow the pickle, so it is read twice.
-    file.seek(start)
-    return load_inert(file, lambda key, *_: numbers[key])[0]
+        end = at + 8 + storage.size * storage.dtype.itemsize
+        contents[key] = data[at + 8 : end]
+        at = end
+    return root, lambda storage: contents[storage.key]
+
+
+def _view(stored: Stored, bytes_of: BytesOf) -> Tensor | Unread:
+    """A tensor of a storage. Its shape must not exceed the storage, even with strides of 0."""
+    if stored.changes:
+        return Unread((), "lazily conjugated or negated")
+    storage, offset, shape, strides = stored.storage, stored.offset, stored.shape, stored.strides
+    last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+    if min((offset, *shape, *strides)) < 0 or max(math.prod(shape), last + 1) > storage.size:
+        raise ValueError(f"a tensor of shape {tuple(shape)} does not fit its storage")
+    content, size = bytes_of(storage), storage.dtype.itemsize
+    if len(content) != storage.size * size:
+        raise ValueError(f"it names {storage.size * size} bytes in an entry of {len(content)}")
+    if content.storage_offset() % size:
+        content = content.clone()
+    flat = content.view(storage.dtype)
+    return flat.as_strided(shape, strides, flat.storage_offset() + offset)
 
 
 class _Walk:
     """Collects the tensors and attributes of a pickled value by dotted name."""
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_of: BytesOf) -> None:
         self.tensors: dict[str, Tensor | Unread] = {}
         self.attributes: dict[str, int | float | bool | str] = {}
+        self._bytes_of = bytes_of
         self._characters = 0
 
     def visit(self, value: Any, name: str, depth: int) -> None:
@@ -172,23 +168,21 @@ class _Walk:
                 self.visit(item, inner, depth + 1)
         elif isinstance(value, Instance) and isinstance(value.state.get("_modules"), dict):
             self._visit_module(value.state, name, depth)
-        elif isinstance(value, Tensor | Unread):
+        elif isinstance(value, Stored | Unread):
+            tensor = _view(value, self._bytes_of) if isinstance(value, Stored) else value
             if name in self.tensors:
                 raise ValueError(f"it has tensor {name!r} twice")
-            if isinstance(value, Unread) and not value.shape:
-                raise ValueError(f"tensor {name!r} is {value.dtype}; save it as a dense one")
-            self.tensors[name] = known(value)
+            if isinstance(tensor, Unread):
+                raise ValueError(f"tensor {name!r} is {tensor.dtype}; save it as a dense one")
+            self.tensors[name] = known(tensor)
 
     def _visit_module(self, state: dict[Any, Any], prefix: str, depth: int) -> None:
         """In the order of `torch.nn.Module.state_dict`: parameters, buffers, children."""
-        for key, name, value in self._named(state, prefix, depth):
-            is_number = isinstance(value, float) or (isinstance(value, int) and is_key(value))
-            if not str(key).startswith("_") and (is_number or isinstance(value, str)):
+        for _, name, value in self._named(state, prefix, depth):
+            if isinstance(value, int | float | str):
                 self.attributes[name] = value
         unsaved = state.get("_non_persistent_buffers_set")  # since torch 1.6
-        listed = unsaved if isinstance(unsaved, list) else []
-        texts = dict.fromkeys(key for key in listed if isinstance(key, str))
-        skipped = {key for key, *_ in self._named(texts, prefix, depth)}
+        skipped = {key for key in unsaved if is_key(key)} if isinstance(unsaved, list) else set()
         for part in ("_parameters", "_buffers", "_modules"):
             items = state.get(part)
             items = items if isinstance(items, dict) else {}

@@ -35,7 +35,7 @@ def claimed(folder: Path, sources: Iterable[Path], overwrite: bool | None) -> It
     Raises:
         InputError: The folder is not writable or locked by another run, or as for `check_output`.
     """
-    place = folder.resolve()
+    place = Path(os.path.realpath(folder))  # of a link to itself, too
     with output_lock(place):
         check_output(folder, sources, overwrite)
         for left in place.parent.glob(glob.escape(_fresh_prefix(place)) + "*"):
@@ -62,7 +62,8 @@ def check_output(
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file. Choose another name for the folder.")
     for source in sources:
-        if folder.resolve() in (source.resolve(), *source.resolve().parents):
+        real = Path(os.path.realpath(source))
+        if folder.resolve() in (real, *real.parents):
             raise InputError(
                 f"{source} is in the output {folder}, which would be replaced. Choose another "
                 "output."

@@ -15,7 +15,7 @@ def test_table_says_what_was_done(hf_bert, tmp_path):
     assert result.status == 0, result.err
     words = " ".join(result.out.split())
     assert "google-research/bert (TensorFlow 1)" in words
-    assert "46 first moment of the optimizer" in words
+    assert "46 adam_m, state of the optimizer" in words
     assert "152,934 in 46 tensors" in words
     assert "--hidden-act gelu_new" in words
     assert "lower-cased" in words

@@ -126,7 +126,7 @@ def test_arguments_are_said_as_options(hf_bert, monkeypatch, message, words):
     ("words", "expected"),
     [
         ("export m d --format on", {"onnx"}),
-        ("convert s d --to t", {"torch"}),
+        ("convert s d --from-format t", {"torch", "tf1"}),
         ("verify m --head ma", {"masked-lm"}),
         ("finetune token", {"token-classification"}),
         ("embed t --dtype bf", {"bfloat16"}),

@@ -3,7 +3,9 @@
 import hashlib
 import json
 import shutil
+import struct
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -12,9 +14,8 @@ from transformers.models.bert import modeling_bert as upstream
 
 import hf_bert_impl
 from hf_bert_impl.conversion import convert, load_any
-from hf_bert_impl.conversion.readers.pickles import read_pickled_vocabulary
 from hf_bert_impl.errors import InputError
-from tests.conversion.cases import CHECKPOINTS, FIXTURES, PRETRAINING, assert_same
+from tests.conversion.cases import CHECKPOINTS, FIXTURES, PRETRAINING, assert_same, pack
 from tests.model.cases import assert_as_fixture, of_fixture
 
 CODERTIMO_TOLERANCE = 2e-4
@@ -42,6 +43,11 @@ def vocabulary(name):
     """The vocabulary's file; an archive's is in the same folder, as in 2018."""
     place = FIXTURES / name
     return (place if place.is_dir() else place.parent) / "vocab.txt"
+
+
+def copied(name, place):
+    """A copy of a fixture without its outputs, which a changed model would not have."""
+    return shutil.copytree(FIXTURES / name, place, ignore=shutil.ignore_patterns("expected*"))
 
 
 @pytest.fixture(scope="module")
@@ -131,43 +137,6 @@ def test_codertimo_tokenizer_gives_its_segments(results):
     assert batch["input_ids"] == [[3, 5, 6, 2, 7, 7, 2], [3, 1, 2, 5, 2, 0, 0]]
     assert batch["token_type_ids"] == [[1, 1, 1, 1, 2, 2, 2], [1, 1, 1, 2, 2, 0, 0]]
     assert batch["attention_mask"] == [[1] * 7, [1, 1, 1, 1, 1, 0, 0]]
-
-
-@pytest.mark.parametrize(
-    ("name", "to"),
-    [
-        ("tf1", "torch"),
-        ("tf1_squad", "torch"),
-        ("hf_base_no_prefix", "torch"),
-        ("hf_legacy_fp16_token_classifier", "torch"),
-        ("positions_relative_key", "torch"),
-    ],
-)
-def test_there_and_back_is_bit_identical(results, tmp_path, name, to):
-    folder, _ = results[name]
-    report = convert(folder, tmp_path / "there", to=to)
-    assert report.passed
-    assert report.rows[0].passed
-    convert(tmp_path / "there", tmp_path / "back")
-    for file in ("model.safetensors", "config.json"):
-        assert (tmp_path / "back" / file).read_bytes() == (folder / file).read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("head", "file"), [(None, "bertlm.state_dict.pt"), ("base", "bert.state_dict.pt")]
-)
-def test_codertimo_goes_back_to_its_own_names(results, tmp_path, head, file):
-    folder, _ = results["codertimo"]
-    convert(folder, tmp_path / "there", to="torch", head=head)
-    written = torch.load(tmp_path / "there/pytorch_model.bin", weights_only=True)
-    original = torch.load(FIXTURES / "codertimo" / file, weights_only=True)
-    assert_same(written, original)  # its code loads them with strict=True
-    words = (tmp_path / "there/vocab.pickle", FIXTURES / "codertimo/vocab.small")
-    assert read_pickled_vocabulary(words[0]) == read_pickled_vocabulary(words[1])
-    if head is None:
-        convert(tmp_path / "there", tmp_path / "back")
-        bits = [(p / "model.safetensors").read_bytes() for p in (folder, tmp_path / "back")]
-        assert bits[0] == bits[1]
 
 
 @pytest.mark.parametrize(
@@ -267,18 +236,16 @@ def test_references(tmp_path):
 
 
 def test_second_formats_in_the_folder_are_compared(tmp_path):
-    source = shutil.copytree(FIXTURES / "hf_safetensors", tmp_path / "both")
+    source = copied("hf_safetensors", tmp_path / "both")
     shutil.copy(FIXTURES / "tf2_h5/tf_model.h5", source)
     state = load_file(source / "model.safetensors")
-    for added, passed in ((0, True), (1e-3, None)):
-        state["bert.pooler.dense.bias"][3] += added
-        save_file(state, source / "model.safetensors")
-        report = convert(source, tmp_path / "out", overwrite=True)
-        (check,) = (check for check in report.rows if check.name.endswith("tf_model.h5"))
-        assert (report.source["format"], check.passed) == ("safetensors", passed)
-    assert "differs" in check.note
-    assert "pooler.dense.bias" in check.note
-    assert check.max_error == pytest.approx(1e-3, rel=1e-3)
+    report = convert(source, tmp_path / "out")
+    (check,) = (check for check in report.rows if check.name.endswith("tf_model.h5"))
+    assert (report.source["format"], check.passed) == ("safetensors", True)
+    state["bert.pooler.dense.bias"][3] += 1e-3
+    save_file(state, source / "model.safetensors")
+    with pytest.raises(InputError, match=r"tf_model\.h5 1\.0e-03: .*pooler\.dense\.bias"):
+        convert(source, tmp_path / "new")
 
 
 def test_dtype_and_shards(tmp_path):
@@ -295,8 +262,7 @@ def test_dtype_and_shards(tmp_path):
 
 
 def test_several_checkpoints_of_one_kind(tmp_path):
-    source = tmp_path / "runs"
-    shutil.copytree(FIXTURES / "tf1_squad", source)
+    source = copied("tf1_squad", tmp_path / "runs")
     for file in (FIXTURES / "tf1_classifier").glob("model.ckpt-1000.*"):
         shutil.copy(file, source / file.name.replace("1000", "2000"))
     # The `checkpoint` file says which is the newest.
@@ -331,8 +297,7 @@ def test_what_a_file_alone_does_not_say(tmp_path):
 
 
 def test_untied_decoder_is_kept(tmp_path):
-    source = tmp_path / "untied"
-    shutil.copytree(FIXTURES / "hf_mlm_no_pooler", source)
+    source = copied("hf_mlm_no_pooler", tmp_path / "untied")
     state = load_file(source / "model.safetensors")
     words = state["bert.embeddings.word_embeddings.weight"]
     state["cls.predictions.decoder.weight"] = words + 0.5
@@ -342,3 +307,119 @@ def test_untied_decoder_is_kept(tmp_path):
     assert "tie_word_embeddings" in report.notes[0]
     model = hf_bert_impl.BertForMaskedLM.from_pretrained(tmp_path / "out")
     assert torch.equal(model.cls.predictions.decoder.weight, words + 0.5)
+
+
+def test_outputs_of_another_model_beside_a_checkpoint(tmp_path):
+    source = shutil.copytree(FIXTURES / "hf_mlm_no_pooler", tmp_path / "source")
+    with np.load(source / "expected.npz") as stored:
+        arrays = dict(stored)
+    arrays["sequence_output"][1, 2, 3] += 2.7
+    np.savez(source / "expected.npz", **arrays)
+    with pytest.raises(InputError, match=r"not verified: outputs compared .* 2\.7e\+00"):
+        convert(source, tmp_path / "out")
+    convert(source, tmp_path / "out", check=False)
+
+
+@pytest.mark.parametrize("kind", [None, "h5", "safetensors"])
+def test_the_format_asked_for_is_read_from_a_folder(tmp_path, kind):
+    source = copied("hf_safetensors", tmp_path / "both")
+    shutil.copy(FIXTURES / "tf2_h5/tf_model.h5", source)
+    report = convert(source, tmp_path / "out", from_format=kind, check=False)
+    assert report.source["format"] == (kind or "safetensors")
+
+
+def test_new_tensors_have_the_dtype_of_the_others(tmp_path):
+    source, out = FIXTURES / "hf_legacy_fp16_token_classifier", tmp_path / "out"
+    report = convert(source, out, head="masked-lm", allow_missing=True, check=False)
+    assert len(report.missing) > 3
+    assert {tensor.dtype for tensor in load_file(out / "model.safetensors").values()} == {
+        torch.float16
+    }
+
+
+def test_each_tensor_keeps_its_dtype(tmp_path):
+    source = copied("hf_mlm_no_pooler", tmp_path / "mixed")
+    state = load_file(source / "model.safetensors")
+    for name in state:
+        if "layer.1" in name:
+            state[name] = state[name].double() + 1e-9
+    save_file(state, source / "model.safetensors")
+    assert_same({n: p.detach() for n, p in load_any(source).named_parameters()}, state)
+
+
+def test_dropout_of_a_codertimo_module_is_read(tmp_path):
+    content = (FIXTURES / "codertimo/torch1.0/bert.model.ep0").read_bytes()
+    old, new = (b"G" + struct.pack(">d", share) for share in (0.1, 0.3))
+    assert old in content
+    (tmp_path / "bert.model.ep0").write_bytes(content.replace(old, new))
+    config = load_any(tmp_path / "bert.model.ep0").config
+    assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == 0.3
+
+
+@pytest.mark.parametrize(
+    ("folder", "file", "name"),
+    [
+        ("codertimo", "bertlm.state_dict.pt", "bert.embedding.position.pe"),
+        ("hf_legacy", "pytorch_model.bin", "bert.embeddings.position_ids"),
+    ],
+)
+def test_a_tensor_that_the_model_would_compute_otherwise(tmp_path, folder, file, name):
+    state = torch.load(FIXTURES / folder / file, weights_only=True)
+    state[name] = state[name].flip(1)
+    torch.save(state, tmp_path / file)
+    config = {"num_attention_heads": 4}
+    with pytest.raises(InputError, match=f"{name} is not what the model computes"):
+        load_any(tmp_path / file, **config)
+
+
+def archive_beside(folder, **others):
+    """An archive of a model without a config, and files beside it."""
+    folder.mkdir()
+    content = (FIXTURES / "hf_mlm_no_pooler/model.safetensors").read_bytes()
+    for name, text in others.items():
+        (folder / name).write_text(text)
+    return pack(folder / "bert-tiny.zip", {"model.safetensors": content})
+
+
+def test_files_beside_an_archive(tmp_path):
+    config = (FIXTURES / "hf_mlm_no_pooler/config.json").read_text()
+    other = {"someone.json": config, "their-vocab.txt": "[PAD]"}
+    with pytest.raises(InputError, match="`num_attention_heads`"):
+        convert(archive_beside(tmp_path / "a", **other), tmp_path / "out")
+    own = archive_beside(tmp_path / "b", **other, **{"bert-tiny-config.json": config})
+    report = convert(own, tmp_path / "own")
+    assert report.source["config"] == "bert-tiny-config.json"
+    usual = archive_beside(tmp_path / "c", **other, **{"config.json": config})
+    report = convert(usual, tmp_path / "usual")
+    assert "bert-tiny.zip has no config.json: the one beside it was taken" in report.notes[0]
+
+
+def test_a_link_to_itself(tmp_path):
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    for run in (
+        lambda: load_any(loop),
+        lambda: convert(loop, tmp_path / "out"),
+        lambda: convert(FIXTURES / "flax", loop),
+        lambda: convert(FIXTURES / "flax", tmp_path / "out", config=loop),
+        lambda: convert(FIXTURES / "flax", tmp_path / "out", reference=loop),
+    ):
+        with pytest.raises(InputError, match="loop"):
+            run()
+
+
+def test_a_cased_vocabulary_that_is_lower_cased_is_noted(tmp_path):
+    source = copied("hf_safetensors", tmp_path / "bert-base-cased")
+    for file in source.glob("tokenizer*"):
+        file.unlink()
+    words = (source / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    plain = [word for word in words if len(word) > 1 and word.isalpha()]
+    report = convert(source, tmp_path / "named", check=False)
+    assert "`do_lower_case=False` keeps the case" in " ".join(report.notes)
+    source = source.rename(tmp_path / "model")
+    report = convert(source, tmp_path / "quiet", check=False)
+    assert "do_lower_case" not in " ".join(report.notes)
+    capital = {word: word.capitalize() for word in plain[:9]}
+    (source / "vocab.txt").write_text("\n".join(capital.get(word, word) for word in words))
+    report = convert(source, tmp_path / "noted", check=False)
+    assert "9 of" in " ".join(report.notes)

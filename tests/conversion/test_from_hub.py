@@ -36,8 +36,7 @@ def folder(tmp_path_factory):
         for name in WEIGHTS[kind] - {"checkpoint"}:
             shutil.copy(FIXTURES / source / name, whole)
     (whole / "checkpoint").write_text('model_checkpoint_path: "bert_model.ckpt"')
-    convert(whole, place / "torch", to="torch", check=False)
-    shutil.copy(place / "torch/pytorch_model.bin", whole)
+    torch.save(load_file(whole / WHOLE), whole / "pytorch_model.bin")
     (whole / "optimizer.pt").write_bytes(b"no weights")
     (whole / "onnx").mkdir()
     (whole / "onnx" / "model.onnx").write_bytes(b"neither")
@@ -94,8 +93,6 @@ def test_all_formats_are_compared(server, folder, tmp_path):
             convert(source, tmp_path / "none", check_all=True)
     assert not (tmp_path / "none").exists()
     assert set().union(*WEIGHTS.values()) <= fetched(server)
-    report = convert(spoilt, tmp_path / "told", from_format="h5")  # unasked, it is said
-    assert any(check.passed is None for check in report.rows)
     report = convert(folder, tmp_path / "out", check_all=True)
     compared = [check for check in report.rows if check.name.startswith("tensors compared")]
     assert len(compared) == 4 and all(check.passed for check in compared)

@@ -6,7 +6,6 @@ import h5py
 import numpy as np
 import pytest
 
-from hf_bert_impl.conversion.readers import h5
 from hf_bert_impl.conversion.readers.h5 import is_h5, read_h5
 from tests.conversion.cases import FORMATS, assert_same, by_h5py
 
@@ -121,20 +120,6 @@ def test_tensors_that_share_bytes(make):
         good, other = (item.id.get_offset() for item in file["layer"].values())
     patched(path, struct.pack("<2Q", other, 48), struct.pack("<2Q", good, 48))
     refuse(path, "share bytes")
-
-
-def test_a_circle_that_crashes_the_library(make):
-    """A node of a tree that is its own child."""
-    path = make(lambda f: [f.create_group(f"g/{number}") for number in range(300)])
-    content = path.read_bytes()
-    at = next(at for at in range(0, len(content), 8) if content[at : at + 6] == b"TREE\0\1")
-    path.write_bytes(content[: at + 32] + struct.pack("<Q", at) + content[at + 40 :])
-    refuse(path)
-
-
-def test_reading_without_end(make, monkeypatch):
-    monkeypatch.setattr(h5, "_SECONDS", 0)
-    refuse(make(lambda f: None), "more than 0 seconds")
 
 
 @pytest.mark.parametrize(

@@ -52,16 +52,16 @@ def test_every_tensor_is_mapped_or_ignored(folder, file, table, class_name, labe
 def test_training_state_of_tensorflow_1_is_ignored():
     tensors = tensors_of("tf1_classifier")
     kernel = "bert/encoder/layer_0/output/dense/kernel"
-    slots = ("adam_m", "adam_v", "lamb_m", "Adam", "Adam_1", "LAMB_1", "accum")
-    extra = (
-        *(f"{kernel}/{slot}" for slot in (*slots, "ExponentialMovingAverage")),
-        *("beta1_power", "beta2_power", "training/beta1_power_1", "local_step", "loss_scale"),
-        *("good_steps", "batch_finite", "learning_rate"),
-    )
-    found = plan(detect(tensors), tensors | zeros(dict.fromkeys(extra, (1,))))
+    slots = ("adam_m", "BERTAdam", "BERTAdam_1", "LAMB_1", "accum", "Own/m")
+    steps = ("beta1_power", "training/beta1_power_1", "local_step", "loss_scale", "learning_rate")
+    shape = tuple(tensors[kernel].shape)
+    extra = {f"{kernel}/{slot}": shape for slot in slots} | dict.fromkeys(steps, (1,))
+    found = plan(detect(tensors), tensors | zeros(extra))
     assert set(found.ignored) == {*extra, "global_step"}
-    with pytest.raises(InputError, match=r"1 tensor \(bert/.*/sparsity_mask\) unknown to google"):
-        plan(GOOGLE_TF1, tensors | zeros({f"{kernel}/sparsity_mask": (1,)}))
+    assert found.ignored[f"{kernel}/BERTAdam"] == "BERTAdam, state of the optimizer"
+    for name in (f"{kernel}/adam_m", "crf/kernel/adam_m"):  # of another shape, of no variable
+        with pytest.raises(InputError, match=r"1 tensor \(.*/adam_m\) unknown to google"):
+            plan(GOOGLE_TF1, tensors | zeros({name: (3, 5)}))
 
 
 @pytest.mark.parametrize("wrapper", ["_orig_mod.", "module.model.", "state_dict.model."])

@@ -7,7 +7,7 @@ from hf_bert_impl.conversion.architecture import check_config, fit, infer
 from hf_bert_impl.conversion.maps.google_tf1 import GOOGLE_TF1
 from hf_bert_impl.conversion.maps.pytorch import TRANSFORMERS
 from hf_bert_impl.conversion.maps.tables import detect
-from hf_bert_impl.conversion.planning import original_names, plan
+from hf_bert_impl.conversion.planning import plan
 from hf_bert_impl.conversion.rules import Operation, Rule, Table
 from hf_bert_impl.conversion.tensors import Unread
 from hf_bert_impl.errors import InputError
@@ -29,7 +29,7 @@ SMALL = Table(
         Rule(
             "{scope}/b{layer+4}/w", "bert.encoder.layer.{layer}.dense.weight", Operation.TRANSPOSE
         ),
-        Rule("{scope}/b{layer+4}/old", "bert.encoder.layer.{layer}.dense.weight", alias=True),
+        Rule("{scope}/b{layer+4}/old", "bert.encoder.layer.{layer}.dense.weight"),
         Rule("{scope}/b{layers+4}/p", "bert.pooler.dense.weight", Operation.TRANSPOSE),
         Rule("[{wrapper}]out.bias", "cls.predictions.bias"),
         Rule("out.words", "bert.embeddings.word_embeddings.weight", repeats=True),
@@ -44,12 +44,6 @@ SHAPES = {
     "out.bias": (7,),
     "out.words": (7, 3),
 }
-
-
-# --- patterns --------------------------------------------------------------------------------
-
-
-# --- operations ------------------------------------------------------------------------------
 
 
 # --- plans -----------------------------------------------------------------------------------
@@ -90,12 +84,6 @@ UNKNOWN = SHAPES | {f"crf/layer_{n}/kernel": (2,) for n in range(12)} | {"Words"
 def test_tensors_that_have_no_place(tensors, message):
     with pytest.raises(InputError, match=message):
         plan(SMALL, tensors)
-
-
-def test_inverse_refuses_what_the_software_has_no_place_for():
-    ours = zeros({"bert.embeddings.word_embeddings.weight": (7, 3), "classifier.weight": (2, 3)})
-    with pytest.raises(InputError, match=r"small has no name for 1 tensor \(classifier\.weight\)"):
-        original_names(SMALL, ours, "BertForSequenceClassification")
 
 
 # --- which model -------------------------------------------------------------------------------

@@ -67,13 +67,13 @@ CASES = {
         "flax", "flax_sharded", "flax_model-00002-of-00002.msgpack", lists=lambda content: 300
     ),
     "h5": Case("h5", "tf2_h5_sharded", "tf_model-00003-of-00007.h5", lists=lambda content: 2000),
-    "tf1 index": Case("tf1", "tf1_partitioned", "model.ckpt-7.index", **CHECKED),
+    "tf1 index": Case("tf1", "tf1_sharded", "bert_model.ckpt.index", **CHECKED),
     "tf1 objects": Case("tf1", "tf2_checkpoint", "ckpt-1.index", **CHECKED),
     "tf1 data": Case(
         "tf1",
-        "tf1_partitioned",
-        "model.ckpt-7.data-00001-of-00002",
-        entry="model.ckpt-7",
+        "tf1_sharded",
+        "bert_model.ckpt.data-00001-of-00002",
+        entry="bert_model.ckpt",
         has_checksums=True,
         least=40,
     ),
@@ -101,12 +101,12 @@ def copied(tmp_path):
 
 # --- whole files -----------------------------------------------------------------------------
 
-#: Two folders have the output of TensorFlow's own reader. test_torch reads pickled modules.
+#: One folder has the output of TensorFlow's own reader. test_torch reads pickled modules.
 ORIGINALS = {
     f"{path.parent.name}/{path.name}": (form, path)
     for form, given in FORMATS.items()
     for path in sorted(FIXTURES.rglob(f"*{given.suffixes[0]}"))
-    if form != "tf1" or path.parent.name in ("tf1_partitioned", "tf2_checkpoint")
+    if form != "tf1" or path.parent.name == "tf2_checkpoint"
 } | {
     f"codertimo/{name}": ("torch", FIXTURES / "codertimo" / name)
     for name in ("bert.state_dict.pt", "bertlm.state_dict.pt", "torch1.0/bert.state_dict.pt")
@@ -148,7 +148,7 @@ def test_no_file(form, tmp_path):
 
 @EVERY
 def test_truncated(case, copied):
-    times = 4 if case.format == "h5" else 40  # each starts a process
+    times = 40
     file, entry = copied(case)
     content = file.read_bytes()
     size = len(content)
@@ -163,7 +163,7 @@ def test_truncated(case, copied):
 @EVERY
 def test_flipped_bits(case, copied):
     """Each is an error, or has no effect; without checksums it may change a name or number."""
-    times = 8 if case.format == "h5" else 40
+    times = 40
     file, entry = copied(case)
     rng = random.Random(0)
     expected, content = case.form.read_all(entry), file.read_bytes()
@@ -211,14 +211,14 @@ def saved_module(folder):
     return folder / "small"
 
 
-def partitioned(folder):
-    shutil.copytree(FIXTURES / "tf1_partitioned", folder, dirs_exist_ok=True)
-    return folder / "model.ckpt-7.index"
+def in_parts(folder):
+    shutil.copytree(FIXTURES / "tf1_sharded", folder, dirs_exist_ok=True)
+    return folder / "bert_model.ckpt.index"
 
 
 @pytest.mark.parametrize(
     ("name", "make", "edit"),
-    [("torch", saved_module, edit_pickle), ("tf1", partitioned, edit_records)],
+    [("torch", saved_module, edit_pickle), ("tf1", in_parts, edit_records)],
     ids=["torch", "tf1"],
 )
 @settings(deadline=None, max_examples=40)

@@ -1,4 +1,4 @@
-"""A sentence-transformers folder stays one, or the report says what is left behind."""
+"""A sentence-transformers folder stays one."""
 
 import json
 
@@ -64,13 +64,6 @@ def test_the_layout_of_the_first_releases(source, tmp_path):
     same_model(tmp_path / "made", source)
     assert (tmp_path / "made/model.safetensors").is_file()
     assert not (tmp_path / "made/0_Transformer").exists()
-
-
-def test_other_formats_say_what_they_lose(source, tmp_path):
-    report = convert(source, tmp_path / "made", to="torch", check=False)
-    [note] = [note for note in report.notes if "sentence-transformers" in note]
-    assert "torch holds its BERT alone" in note and "`to='safetensors'` keeps them" in note
-    assert not (tmp_path / "made/modules.json").exists()
 
 
 def test_modules_are_not_left_beside_another_model(source, tmp_path):

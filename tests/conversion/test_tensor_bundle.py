@@ -1,8 +1,7 @@
 """Tensor bundles of TensorFlow are read; false ones are refused in one line, in little memory.
 
 `tf1_partitioned` and `tf2_checkpoint` were written by TensorFlow 2.21: by tf.compat.v1's
-Saver(sharded=True) over two devices with fixed_size_partitioner, and by tf.train.Checkpoint. Their
-expected.npz is the output of its own reader, bfloat16 as uint16.
+Saver(sharded=True) over two devices with fixed_size_partitioner, and by tf.train.Checkpoint.
 """
 
 import os
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from hf_bert_impl.conversion.readers import sstable
-from hf_bert_impl.conversion.readers.tensor_bundle import slice_key
 from tests.conversion.bundles import (
     block,
     bytes_field,
@@ -26,7 +24,7 @@ from tests.conversion.bundles import (
 )
 from tests.conversion.cases import FIXTURES, FORMATS
 
-PARTITIONED = FIXTURES / "tf1_partitioned" / "model.ckpt-7"
+SHARDED = FIXTURES / "tf1_sharded" / "bert_model.ckpt"
 read_all, refuse = FORMATS["tf1"].read_all, FORMATS["tf1"].refuse
 
 
@@ -41,16 +39,9 @@ def test_index_of_several_blocks(tmp_path):
     assert list(sstable.read_table(tmp_path / "m.index")) == records
 
 
-def test_keys_of_parts():
-    """As TensorFlow's SaveV2 writes them."""
-    key = slice_key(b"cls/long", ((16383, 3617),)).hex()
-    assert key == "00636c732f6c6f6e6700010101e03fffce21"
-    assert slice_key(b"x", ((0, -1), (2, 1))).hex() == "007800010102807f8281"
-
-
 # --- records ---------------------------------------------------------------------------------
 
-FLOAT32, INT8, STRING = 1, 6, 7
+FLOAT32 = 1
 MINUS = 1 << 64  # minus n is this less n in a varint
 HEADER = (b"", write_header())
 DATA = bytes(range(48))
@@ -60,7 +51,7 @@ def shape_field(*sizes):
     return bytes_field(2, b"".join(bytes_field(2, number_field(1, size)) for size in sizes))
 
 
-def record(*sizes, dtype=FLOAT32, shard=0, offset=0, size=None, data=DATA, slices=()):
+def record(*sizes, dtype=FLOAT32, shard=0, offset=0, size=None, data=DATA):
     """An entry with the right checksum; negative numbers as two's complement."""
     count = 4
     for one in sizes:
@@ -73,18 +64,7 @@ def record(*sizes, dtype=FLOAT32, shard=0, offset=0, size=None, data=DATA, slice
         + number_field(4, offset % MINUS)
         + number_field(5, size % MINUS)
         + fixed32_field(6, sstable.masked_crc32c(data[offset : offset + size]))
-        + b"".join(bytes_field(7, slice_message(one)) for one in slices)
     )
-
-
-def slice_message(extents):
-    def extent(start, length):
-        fields = number_field(1, start % MINUS)
-        if length != -1:
-            fields += b"\x10" + varint(length % MINUS)
-        return bytes_field(1, fields)
-
-    return b"".join(extent(*one) for one in extents)
 
 
 def bundle(folder, *records, data=DATA):
@@ -94,14 +74,18 @@ def bundle(folder, *records, data=DATA):
 
 
 def test_missing_files(tmp_path):
-    folder = shutil.copytree(PARTITIONED.parent, tmp_path / "copy")
-    data = folder / "model.ckpt-7.data-00001-of-00002"
+    folder = shutil.copytree(SHARDED.parent, tmp_path / "copy")
+    data = folder / "bert_model.ckpt.data-00001-of-00002"
     data.unlink()
     for make in (Path.exists, Path.mkdir, os.mkfifo):  # opening a pipe would wait for a writer
         make(data)
-        assert f"{data} is missing" in refuse(folder / PARTITIONED.name)
+        assert f"{data} is missing" in refuse(folder / SHARDED.name)
         if data.is_dir():
             data.rmdir()
+
+
+def test_a_partitioned_variable():
+    refuse(FIXTURES / "tf1_partitioned/model.ckpt-7", "is a partitioned variable; save it again")
 
 
 ABSURD = {
@@ -114,7 +98,7 @@ ABSURD = {
     ),
     "V1": ([(b"", bytes_field(1, b""))], "first format .V1.; save it again by tf.train.Saver"),
     "twice": ([HEADER, (b"a", record(3)), (b"a", record(3))], "the key b'a' follows b'a'"),
-    "not UTF-8": ([HEADER, (b"\xff", record(3))], "is neither a name nor a part"),
+    "not UTF-8": ([HEADER, (b"\xff", record(3))], "is no name"),
     "huge": ([HEADER, (b"a", shape_field(1 << 40, 1 << 40))], "the shape"),
     "rank": ([HEADER, (b"a", bytes_field(2, number_field(3, 1)))], "dimensions is unknown"),
     "shape and size": ([HEADER, (b"a", record(3, size=11))], "of 12 bytes has 11 bytes"),
@@ -127,51 +111,13 @@ ABSURD = {
 }
 
 
-TOP, BOTTOM = ((0, 1), (0, -1)), ((1, 3), (0, -1))
-
-
-def parts(*given, **changes):
-    """The tensor `a` of int8 [4, 3] in parts, and a record for each."""
-    sizes = changes.pop("sizes", (4, 3))
-    whole = number_field(1, INT8) + shape_field(*sizes)
-    whole += b"".join(bytes_field(7, slice_message(one)) for one in given)
-    records = {}
-    for one in given:
-        shape = [s if length < 0 else length for (_, length), s in zip(one, sizes, strict=False)]
-        count = 1
-        for size in shape:
-            count *= max(size, 0)
-        entry = record(*(n % MINUS for n in shape), dtype=INT8, size=min(count, 48))
-        records[slice_key(b"a", one)] = changes.get("entry", entry)
-    return [HEADER, *sorted(records.items()), (b"a", whole)]
-
-
-IN_PARTS = {
-    "one missing": ([HEADER, parts(TOP)[-1], (b"z", record(12))], "'a' lacks its part"),
-    "too few": (parts(TOP), "do not cover it"),
-    "overlapping": (parts(((0, 2), (0, -1)), ((1, 2), (0, -1))), "does not fit"),
-    "other dtype": (parts(TOP, entry=record(1, 3, size=12)), "does not fit"),
-    "far more than the files": (
-        parts(*(((i, 1), (0, -1)) for i in range(50)), sizes=(50, 48)),
-        "take 2400 bytes, more than all the data files",
-    ),
-}
-
-
 @pytest.mark.parametrize(
     ("records", "message"),
-    [*ABSURD.values(), *IN_PARTS.values()],
-    ids=[*ABSURD, *(f"part {case}" for case in IN_PARTS)],
+    ABSURD.values(),
+    ids=ABSURD,
 )
 def test_records_that_lie(tmp_path, records, message):
     assert "/m." in refuse(bundle(tmp_path, *records), message)
-
-
-def test_parts_in_several_dimensions(tmp_path):
-    quarters = [((a, 2), (b, n)) for a in (0, 2) for b, n in ((0, 1), (1, 2))]
-    tensors = read_all(bundle(tmp_path, *parts(*quarters)))
-    assert list(tensors) == ["a"]
-    assert tensors["a"].tolist() == [[0, 0, 1], [1, 2, 3]] * 2
 
 
 # --- tables ----------------------------------------------------------------------------------

@@ -26,6 +26,22 @@ def write(folder, tokens, **config):
     ("tokens", "names", "config", "asked", "expected", "reason"),
     [
         (LOWER, [], {}, None, True, "0 of 3 words"),
+        (
+            [*SPECIAL, *(f"w{chr(97 + n)}" for n in range(25)), *"abcdefghi", *["low"], "Xy"],
+            [],
+            {},
+            None,
+            False,
+            "1 of 27",
+        ),
+        (
+            [*SPECIAL, *(chr(97 + n) * 2 + m for n in range(25) for m in "abcd"), "Xy"],
+            [],
+            {},
+            None,
+            True,
+            "1 of 101",
+        ),
         (CASED, [], {}, None, False, "2 of 4 words"),
         (LOWER, ["cased_L-12_H-768_A-12.zip"], {}, None, False, "the name cased_L-12"),
         (CASED, ["out", "bert-base-uncased.tar.gz"], {}, None, True, "the name bert-base-uncased"),
