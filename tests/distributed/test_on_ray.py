@@ -85,6 +85,16 @@ def test_an_address_that_refuses(job):
         run_job(job, ray=(1, "127.0.0.1:1"))
 
 
+def workers_of(driver):
+    """The processes that read, compute or write, without Ray's own processes."""
+    found = []
+    for child in psutil.Process(driver.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+            if child.name().startswith("ray::") and not child.name().endswith("Agent"):
+                found.append(child)
+    return found
+
+
 @pytest.mark.timeout(900)  # two starts of Ray, slow on a cold disk
 def test_the_driver_is_killed(ray, job, rows, expected, capsys):
     """The same command computes missing rows only, and stops the Ray that it has started."""
@@ -105,11 +115,11 @@ def test_the_driver_is_killed(ray, job, rows, expected, capsys):
         assert process.poll() is None
         assert time.monotonic() < end
         time.sleep(0.02)
-    children = psutil.Process(process.pid).children(recursive=True)
+    workers = workers_of(process)
+    assert {worker.nice() for worker in workers} == {os.nice(0)}
     process.send_signal(signal.SIGKILL)
     process.wait()
     # Workers may outlive their driver for a moment, and write.
-    workers = [child for child in children if child.is_running()]
     _, alive = psutil.wait_procs(workers, timeout=60)
     assert not alive
     checkpoint = job.output.with_name(f"{job.output.name}.checkpoint")
