@@ -98,7 +98,7 @@ def test_killed_ten_times(started, model, tmp_path, output, name):
     if name == "vectors":
         assert {file: file.stat().st_mtime_ns for file in done} == done  # none was made again
         compared = [file.name for file in whole.glob("*.parquet")]
-        assert len(compared) == len([*output.glob("part-*")]) == len(texts) / 2
+        assert len(compared) == len([*output.glob("part-*.parquet")]) == len(texts) / 2
         assert not [*output.rglob(".partial-*")]
         for part in compared:
             assert (output / part).read_bytes() == (whole / part).read_bytes()
