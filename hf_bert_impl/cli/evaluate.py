@@ -17,7 +17,7 @@ from hf_bert_impl.cli.options import (
     BatchInvariant,
     DataOptions,
     Model,
-    Picture,
+    Plot,
     Pooling,
     Quiet,
     from_dataclass,
@@ -50,7 +50,7 @@ def sts(
     ],
     pooling: Pooling = None,
     batch_invariant: BatchInvariant = False,
-    picture: Picture = None,
+    plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
     """Correlate cosines of sentence vectors with human similarity scores.
@@ -65,11 +65,11 @@ def sts(
         files = read_sts(data)
         encoder = checkpoints.load_encoder(model, pooling=pooling, batch_invariant=batch_invariant)
         total, by_file = evaluate_sts(encoder.encode, files)
-    if picture is not None:
+    if plot is not None:
         from hf_bert_impl.tasks.pictures import draw_bars
 
         bars = {name: score.spearman for name, score in by_file.items()} | {"all": total.spearman}
-        draw_bars(picture, f"{_last(model)}: {_last(data)}", bars, "Spearman correlation times 100")
+        draw_bars(plot, f"{_last(model)}: {_last(data)}", bars, "Spearman correlation times 100")
     report = {"pooling": pooling, **vars(total), "files": by_file}
     rows = [
         (name, f"{score.pairs:,}", f"{score.spearman:.2f}", f"{score.pearson:.2f}")
@@ -94,7 +94,7 @@ def probe(
     ] = "classification",
     pooling: Pooling = None,
     batch_invariant: BatchInvariant = False,
-    picture: Picture = None,
+    plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
     """Train logistic regression on fixed sentence vectors, as SentEval does.
@@ -113,8 +113,8 @@ def probe(
         batcher = encoder_batcher(encoder.encode)
         result = run_probe(protocol, task, examples, batcher, options=options)
     title = f"{_last(model)}: {protocol} by logistic regression"
-    if picture is not None:
-        _draw_scores(picture, title, result.scores)
+    if plot is not None:
+        _draw_scores(plot, title, result.scores)
     report = {"protocol": protocol, "examples": result.examples, **result.scores}
     heads, columns = ["", "test"], [result.scores]
     if result.deviations is not None:
@@ -132,18 +132,18 @@ class EvaluationOptions(DataOptions):
     max_length: int | None = None
     """Maximum number of tokens of a sequence; None for the model's."""
     batch_invariant: BatchInvariant = False
-    picture: Picture = None
+    plot: Plot = None
 
 
-REGRESSION = """Score a fine-tuned regression model; the picture plots predictions against labels.
+REGRESSION = """Score a fine-tuned regression model; the plot shows predictions against labels.
 
 Example: hf-bert evaluate regression relatedness --data dev.tsv --text-column sentence_A
 --text-pair-column sentence_B --label-column score"""
-CLASSIFICATION = """Score a fine-tuned classifier; the picture is its confusion matrix.
+CLASSIFICATION = """Score a fine-tuned classifier; the plot is its confusion matrix.
 
 Example: hf-bert evaluate classification sentiment --data test.tsv --text-column 0
 --label-column 1"""
-TAGGING = """Score a fine-tuned tagger by whole entities; the picture is its confusion matrix.
+TAGGING = """Score a fine-tuned tagger by whole entities; the plot is its confusion matrix.
 
 Example: hf-bert evaluate token-classification tagger --data test.conll"""
 
@@ -172,9 +172,8 @@ def score(
             task, checkpoint.path, data, options.max_length, options.batch_invariant
         )
     title = f"{_last(model)}: {_last(data)}, {len(split.examples):,} examples"
-    picture = options.picture
-    if picture is not None and not task.draw(picture, split, outputs, title):
-        _draw_scores(picture, title, scores)
+    if options.plot is not None and not task.draw(options.plot, split, outputs, title):
+        _draw_scores(options.plot, title, scores)
     report = {"task": task.name, "examples": len(split.examples), **scores}
     rows = [(metric, f"{score:.4f}") for metric, score in scores.items()]
     show_table(as_json, report, title, ("", ""), rows)
@@ -189,7 +188,7 @@ app.command("token-classification", help=TAGGING)(
 
 
 @app.command("masked-lm")
-@from_dataclass(EvaluationOptions, text_pair_column=None, label_column=None, picture=None)
+@from_dataclass(EvaluationOptions, text_pair_column=None, label_column=None, plot=None)
 def masked_lm(
     fields: dict[str, Any],
     model: Model,
@@ -239,7 +238,7 @@ def _last(name: str) -> str:
     return Path(name).name or name
 
 
-def _draw_scores(picture: Path, title: str, scores: Mapping[str, float]) -> None:
+def _draw_scores(plot: Path, title: str, scores: Mapping[str, float]) -> None:
     from hf_bert_impl.tasks.pictures import draw_bars
 
-    draw_bars(picture, title, scores, "score")
+    draw_bars(plot, title, scores, "score")

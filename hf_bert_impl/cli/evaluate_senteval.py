@@ -29,10 +29,7 @@ from hf_bert_impl.tasks.probe_options import ProbeOptions
 if TYPE_CHECKING:
     from hf_bert_impl.tasks.senteval import SentEvalResult
 
-NOTE = (
-    "Times 100. ± is the standard deviation over folds. The other columns are of SentEval's paper "
-    "(Conneau and Kiela 2018), by logistic regression."
-)
+NOTE = "± is the standard deviation over folds."
 #: Names of metrics in the table.
 HEADS = {
     "accuracy": "accuracy",
@@ -67,7 +64,7 @@ def senteval(
     """Score sentence vectors on SentEval's tasks by its protocols.
 
     MR, CR, SUBJ and MPQA are cross-validated. TREC, MRPC, SST2, SST5, SNLI, SICK and STS-B have
-    test data. STS12 to STS16 compare cosines. The table also has the published figures of SentEval.
+    test data. STS12 to STS16 compare cosines.
 
     Example: hf-bert evaluate senteval sentence-transformers/all-MiniLM-L6-v2 --data SentEval/data
     """
@@ -92,14 +89,12 @@ def senteval(
     report = _report(model, options, results)
     if output is not None:
         write_json(output, report)
-    title, columns = f"{Path(model).name or model}: SentEval", ("", "score", "this model", "±")
-    columns += tuple(report["published"])
-    show_table(as_json, report, title, columns, _rows(results, report), NOTE, words=(0, 1))
+    title, columns = f"{Path(model).name or model}: SentEval", ("", "score", "times 100", "±")
+    show_table(as_json, report, title, columns, _rows(results, report["mean"]), NOTE, words=(0, 1))
 
 
 def _report(model: str, options: ProbeOptions, results: list[SentEvalResult]) -> dict[str, Any]:
-    """The scores, and those of each system of the paper on the same tasks."""
-    from hf_bert_impl.tasks.senteval import PUBLISHED, means
+    from hf_bert_impl.tasks.senteval import means
 
     tasks: dict[str, dict[str, Any]] = {}
     for result in results:
@@ -111,27 +106,16 @@ def _report(model: str, options: ProbeOptions, results: list[SentEvalResult]) ->
         }
         if result.deviations is not None:
             tasks[result.name]["standard_deviations"] = result.deviations
-    names = [*tasks]
-    published = {}
-    for system, figures in PUBLISHED.items():
-        shown = {name: figures[name] for name in names if name in figures}
-        if shown:
-            published[system] = {"tasks": shown, "mean": means(shown, names)}
-    own = means({result.name: result.score for result in results}, names)
     settings = dataclasses.asdict(options)
-    return {"model": model, **settings, "tasks": tasks, "mean": own, "published": published}
+    return {"model": model, **settings, "tasks": tasks, "mean": means(results)}
 
 
-def _rows(results: list[SentEvalResult], report: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    def beside(part: str, name: str) -> list[str]:
-        figures = [system[part].get(name) for system in report["published"].values()]
-        return ["" if figure is None else f"{figure:.1f}" for figure in figures]
-
+def _rows(results: list[SentEvalResult], means: Mapping[str, float]) -> Iterator[tuple[str, ...]]:
     for result in results:
         kind = " / ".join(HEADS[name] for name in result.metrics)
         scores = " / ".join(f"{result.scores[name]:.1f}" for name in result.metrics)
         spread = result.deviations
         deviation = "" if spread is None else f"{spread[result.metrics[0]]:.1f}"
-        yield result.name, kind, scores, deviation, *beside("tasks", result.name)
-    for kind, mean in report["mean"].items():
-        yield "mean", kind, f"{mean:.1f}", "", *beside("mean", kind)
+        yield result.name, kind, scores, deviation
+    for kind, mean in means.items():
+        yield "mean", kind, f"{mean:.1f}", ""

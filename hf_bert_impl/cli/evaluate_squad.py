@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,8 @@ from hf_bert_impl.cli.options import (
     AsJson,
     BatchInvariant,
     Dtype,
-    Picture,
+    Overwrite,
+    Plot,
     Quiet,
     field_names,
     from_dataclass,
@@ -22,6 +24,7 @@ from hf_bert_impl.cli.options import (
 )
 from hf_bert_impl.cli.reports import show_table
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.files.output_folder import claimed
 from hf_bert_impl.inference.answer_options import AnswerOptions
 
 
@@ -64,7 +67,8 @@ def squad(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A folder for MODEL's predictions.")
     ] = None,
-    picture: Picture = None,
+    overwrite: Overwrite = False,
+    plot: Plot = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -76,7 +80,10 @@ def squad(
     Example: hf-bert evaluate squad MODEL --data dev-v2.0.json
     """
     check_arguments(context)
-    with quiet_libraries():
+    with contextlib.ExitStack() as held:
+        if output is not None:
+            held.enter_context(claimed(output, [Path(data), Path(str(model))], overwrite))
+        held.enter_context(quiet_libraries())
         from hf_bert_impl.data.squad import read_squad
         from hf_bert_impl.tasks import pictures
         from hf_bert_impl.tasks import squad as scoring
@@ -103,11 +110,11 @@ def squad(
                 **fields,
             )
     title = f"{Path(data).name}: {predictions or model}"
-    if picture is not None:
+    if plot is not None:
         parts = ("", "HasAns_", "NoAns_", "best_")
         names = [part + name for part in parts for name in ("exact", "f1")]
         bars = {name: metrics[name] for name in names if name in metrics}
-        pictures.draw_bars(picture, title, bars, "%")
+        pictures.draw_bars(plot, title, bars, "%")
     columns = ("", "questions", "exact match", "F1", "threshold")
     show_table(as_json, metrics, title, columns, _rows(metrics))
 
@@ -118,14 +125,14 @@ def check_arguments(context: typer.Context) -> None:
     Raises:
         InputError: Arguments are missing or exclude each other.
     """
-    names = ("model", "predictions", "tune_threshold", "output")
-    model, predictions, tune_threshold, output = (context.params[name] for name in names)
+    names = ("model", "predictions", "tune_threshold")
+    model, predictions, tune_threshold = (context.params[name] for name in names)
     if not context.params["data"]:
         raise InputError("There is no data. Add --data FILE with questions in SQuAD's format.")
     if (model is None) == (predictions is None):
         raise InputError("Give either MODEL or --predictions.")
     if predictions is not None:
-        unread = ("tune_threshold", "dtype", "batch_invariant", "output")
+        unread = ("tune_threshold", "dtype", "batch_invariant", "output", "overwrite")
         refuse_unused(context, "with --predictions", *unread, *field_names(SquadOptions))
         if context.params["na_prob"] is None:
             refuse_unused(context, "without --na-prob", "na_prob_threshold")
@@ -136,8 +143,6 @@ def check_arguments(context: typer.Context) -> None:
             f"{model} is not a folder, so it cannot store the threshold. Download the model "
             f"first: hf download {model} --local-dir my-model"
         )
-    if output is not None and output.exists() and not output.is_dir():
-        raise InputError(f"{output} is a file. Choose another name for the folder.")
 
 
 def _rows(metrics: dict[str, float]) -> list[tuple[str, ...]]:

@@ -67,7 +67,7 @@ BatchInvariant = Annotated[
     ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the output if it exists.")]
-Picture = Annotated[
+Plot = Annotated[
     Path | None, typer.Option(help="Draw the result: .png, .svg or .pdf.", callback=_drawable)
 ]
 OutputFolder = Annotated[

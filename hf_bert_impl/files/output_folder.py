@@ -18,13 +18,14 @@ from hf_bert_impl.files.lock import lock_file, output_lock, unwritable
 
 #: The report of `convert`, which lists the files that a later result replaces.
 REPORT = "conversion_report.json"
-#: Weights and their files, which must not mix with another model's.
+#: Weights, predictions and their files, which must not mix with another model's.
 _WEIGHTS = re.compile(
     r"model(-[0-9]{5}-of-[0-9]{5})?\.safetensors|(pytorch|tf|flax)_model(-[0-9]{5}-of-[0-9]{5})?"
     r"\.(bin|h5|msgpack)|.*\.index\.json|bert_model\.ckpt\..*|checkpoint|(bert_)?config\.json"
     r"|tokenizer\.json|tokenizer_config\.json|special_tokens_map\.json|vocab\.txt"
     r"|modules\.json|sentence_bert_config\.json|config_sentence_transformers\.json"
     r"|model\.(onnx|onnx\.data|pt2)|openvino_model\.(xml|bin)"
+    r"|predictions(_without_null)?\.json|null_score_diffs\.json"
 )
 
 

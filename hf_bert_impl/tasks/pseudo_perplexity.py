@@ -75,7 +75,9 @@ def pseudo_perplexity(
     def rows() -> Iterator[Feature]:
         nonlocal cut
         for text in texts:
-            ids = tokenizer(text, truncation=True, max_length=length)["input_ids"]
+            encoded = tokenizer(text, truncation=True, max_length=length)
+            ids = encoded["input_ids"]
+            types = encoded.get("token_type_ids", [0] * len(ids))
             # Only a text of this length may have been cut.
             if len(ids) == length:
                 cut += len(tokenizer(text, verbose=False)["input_ids"]) > length
@@ -84,7 +86,7 @@ def pseudo_perplexity(
             for place, gold in enumerate(ids):
                 if gold not in special:
                     masked = [*ids[:place], tokenizer.mask_token_id, *ids[place + 1 :]]
-                    row = {"input_ids": masked, "token_type_ids": [0] * len(ids)}
+                    row = {"input_ids": masked, "token_type_ids": types}
                     yield row | {"place": place, "gold": gold}
 
     losses: list[float] = []

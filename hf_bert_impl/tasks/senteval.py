@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,7 @@ from hf_bert_impl.tasks.probes import (
     run_probe,
 )
 from hf_bert_impl.tasks.registry import make_task
-from hf_bert_impl.tasks.senteval_files import (
-    TASKS,
-    Examples,
-    ProbeTask,
-    SimilarityTask,
-    read_sts_files,
-)
+from hf_bert_impl.tasks.senteval_files import TASKS, Examples, SimilarityTask
 from hf_bert_impl.tasks.sts import StsFile, evaluate_sts
 
 #: Possible places of the tasks below the user's folder.
@@ -44,28 +38,6 @@ LONG_NAMES = {
     "STSBENCHMARK": "STS-B",
     "SICKRELATEDNESS": "SICK-R",
     "SICKENTAILMENT": "SICK-E",
-}
-#: The (first) scores of SentEval's paper with logistic regression, times 100.
-PUBLISHED: dict[str, dict[str, float]] = {
-    "GloVe": {
-        **{"MR": 77.4, "CR": 78.7, "SUBJ": 91.2, "MPQA": 87.7, "SST2": 80.3, "SST5": 44.7},
-        **{"TREC": 83.0, "MRPC": 72.7, "SICK-E": 78.5},
-        **{"STS12": 52.1, "STS13": 49.6, "STS14": 54.6, "STS15": 56.1, "STS16": 51.4},
-    },
-    "fastText": {
-        **{"MR": 78.2, "CR": 80.2, "SUBJ": 91.8, "MPQA": 88.0, "SST2": 82.3, "SST5": 45.1},
-        **{"TREC": 83.4, "MRPC": 74.4, "SICK-E": 78.9, "SICK-R": 82.3},
-        **{"STS12": 58.3, "STS13": 57.9, "STS14": 64.9, "STS15": 67.6, "STS16": 64.3},
-    },
-    "SkipThought": {
-        **{"MR": 79.4, "CR": 83.1, "SUBJ": 93.7, "MPQA": 89.3, "SST2": 82.9},
-        **{"TREC": 88.4, "SICK-E": 79.5, "SICK-R": 85.8},
-    },
-    "InferSent": {
-        **{"MR": 81.1, "CR": 86.3, "SUBJ": 92.4, "MPQA": 90.2, "SST2": 84.6},
-        **{"TREC": 88.2, "MRPC": 76.2, "SICK-R": 88.4, "STS-B": 75.8},
-        **{"STS12": 59.2, "STS13": 58.9, "STS14": 69.6, "STS15": 71.3, "STS16": 71.5},
-    },
 }
 
 
@@ -193,21 +165,13 @@ def run_senteval(
     return results
 
 
-def means(scores: Mapping[str, float], names: Iterable[str]) -> dict[str, float]:
-    """The mean of the accuracies and the mean of the correlations of the named tasks.
-
-    A mean over fewer of them would not be comparable and is omitted.
-    """
-    averages = {}
-    for kind in ("accuracy", "correlation"):
-        group = [name for name in names if _is_accuracy(TASKS[name]) == (kind == "accuracy")]
-        if group and all(name in scores for name in group):
-            averages[kind] = statistics.fmean(scores[name] for name in group)
-    return averages
-
-
-def _is_accuracy(task: ProbeTask | SimilarityTask) -> bool:
-    return isinstance(task, ProbeTask) and PROTOCOLS[task.protocol] == "accuracy"
+def means(results: Iterable[SentEvalResult]) -> dict[str, float]:
+    """The mean of the accuracies and the mean of the correlations."""
+    groups: dict[str, list[float]] = {}
+    for result in results:
+        is_accuracy = PROTOCOLS.get(result.protocol) == "accuracy"
+        groups.setdefault("accuracy" if is_accuracy else "correlation", []).append(result.score)
+    return {kind: statistics.fmean(scores) for kind, scores in groups.items()}
 
 
 def _plain(name: str) -> str:
@@ -221,9 +185,8 @@ def _present(place: Path) -> list[str]:
 def _read(name: str, place: Path, options: ProbeOptions) -> SentEvalData:
     task = TASKS[name]
     if isinstance(task, SimilarityTask):
-        files = read_sts_files(place / task.folder, task.files)
-        return SentEvalData(name, "similarity", {}, files)
-    data = SentEvalData(name, task.protocol, task.read(place / task.folder), [])
+        return SentEvalData(name, "similarity", {}, task.read(place))
+    data = SentEvalData(name, task.protocol, task.read(place), [])
     try:
         check_probe(_task(data), data.examples, options)
     except InputError as error:

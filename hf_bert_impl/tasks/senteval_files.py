@@ -7,10 +7,9 @@ valid UTF-8. All others are UTF-8.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hf_bert_impl.errors import InputError
@@ -19,241 +18,188 @@ from hf_bert_impl.tasks.base import Example
 from hf_bert_impl.tasks.sts import StsFile, gold_score
 
 Examples = dict[str, list[Example]]
-#: Parts of the data, as in `run_probe`.
-PARTS = ("train", "validation", "test")
 AGAIN = "Get SentEval's data again with its get_transfer_data.bash."
-
-
-def read_opinions(*names: str) -> Callable[[Path], Examples]:
-    """A reader of tasks with one file per class and one text per line.
-
-    A text may be empty: SentEval counts two empty reviews of CR.
-
-    Args:
-        *names: The files; their endings are the classes.
-    """
-
-    def read(folder: Path) -> Examples:
-        examples: list[Example] = []
-        for name in names:
-            path = folder / name
-            label = path.suffix.removeprefix(".")
-            lines = list(_lines(path, "a text a line", latin=True))
-            _check_any(path, [line for _, line in lines if line.strip()])
-            examples += [Example(line, None, label, place) for place, line in lines]
-        return {"train": examples}
-
-    return read
-
-
-def read_table(
-    pattern: str, layout: str, *names: str, header: str = "", latin: bool = False
-) -> Callable[[Path], Examples]:
-    """A reader of tasks with one example per line; blank lines are skipped.
-
-    Args:
-        pattern: A stripped line, with the groups `text`, optionally `pair`, and `label` or `score`.
-        layout: A line's content, for messages.
-        *names: The files of training, (of three files) validation, and test data.
-        header: The beginning of the first line, if it names the columns.
-        latin: As in `_lines`.
-    """
-
-    def read(folder: Path) -> Examples:
-        examples: Examples = {}
-        for part, name in zip(PARTS if len(names) == 3 else PARTS[::2], names, strict=True):
-            examples[part] = []
-            for place, line in _filled(folder / name, layout, header, latin):
-                match = re.fullmatch(pattern, line.strip())
-                fields = match.groupdict() if match else {}
-                if not fields or not all(field.strip() for field in fields.values()):
-                    raise InputError(f"{place} has {line[:60]!r}, not {layout}. {AGAIN}")
-                label = fields.get("label", "").strip()
-                label = label or gold_score(fields["score"], place)
-                examples[part].append(Example(fields["text"], fields.get("pair"), label, place))
-        return examples
-
-    return read
-
-
-def read_mrpc(folder: Path) -> Examples:
-    """`label TAB id TAB id TAB text TAB text` below a line of names.
-
-    Microsoft's files have no quoting. Copies from a spreadsheet quote fields with quotation marks,
-    which then may contain tabs.
-    """
-    layout = "0 or 1, two numbers and two texts with tabs between them"
-    examples: Examples = {}
-    for part in ("train", "test"):
-        lines = _filled(folder / f"msr_paraphrase_{part}.txt", layout, "Quality")
-        quoted = [_unquoted(line) for _, line in lines]
-        bare = [line.split("\t") for _, line in lines]
-        # The reading that fits more lines, quoted if equal.
-        fitting = max(quoted, bare, key=lambda rows: sum(len(row) == 5 for row in rows))
-        examples[part] = []
-        for (place, _), fields in zip(lines, fitting, strict=True):
-            fields = [field for field in map(str.strip, fields) if field]
-            if len(fields) != 5 or fields[0] not in ("0", "1"):
-                raise InputError(f"{place} has {len(fields)} fields, not {layout}. {AGAIN}")
-            examples[part].append(Example(fields[3], fields[4], fields[0], place))
-    return examples
-
-
-def read_snli(folder: Path) -> Examples:
-    """Three files per part: premises, hypotheses and labels, line by line."""
-    layout = "a sentence or a label"
-    examples: Examples = {}
-    for part, name in zip(PARTS, ("train", "dev", "test"), strict=True):
-        paths = [folder / f"{kind}.{name}" for kind in ("s1", "s2", "labels")]
-        examples[part] = []
-        for lines in _side_by_side(paths, layout):
-            for place, field in lines:
-                if not field.strip():
-                    raise InputError(f"{place} is blank, not {layout}. {AGAIN}")
-            (_, text), (_, pair), (place, label) = lines
-            examples[part].append(Example(text, pair, label.strip(), place))
-        _check_any(paths[0], examples[part])
-    return examples
-
-
-def read_sts_files(folder: Path, names: Sequence[str]) -> list[StsFile]:
-    """`STS.input.NAME.txt`, pairs with a tab between, and `STS.gs.NAME.txt`, their scores.
-
-    Pairs without a score are skipped, as the sets of 2015 and 2016 have many.
-    """
-    layout = "two sentences with a tab between them, and in the other file a score or a blank"
-    files = []
-    for name in names:
-        paths = [folder / f"STS.{kind}.{name}.txt" for kind in ("input", "gs")]
-        file = StsFile(name, [], [])
-        for (place, line), (place_of_score, score) in _side_by_side(paths, layout):
-            if not score.strip():
-                continue
-            # Some lines of 2015 and 2016 have further fields for their sources.
-            left, right, *_ = [*line.split("\t"), ""]
-            if not left.strip() or not right.strip():
-                raise InputError(f"{place} has {line[:60]!r}, not {layout}. {AGAIN}")
-            file.gold.append(gold_score(score, place_of_score))
-            file.pairs.append((left, right))
-        _check_any(paths[1], file.gold)
-        files.append(file)
-    return files
-
-
-# --- lines ----------------------------------------------------------------------------------------
-
-#: The place of a line, for messages, and the line.
-_Line = tuple[str, str]
-
-
-def _lines(path: Path, layout: str, latin: bool = False) -> Iterator[_Line]:
-    """The lines of a file in UTF-8, or with `latin` in Latin-1 if they are not UTF-8."""
-    check_text_file(path, f"a file of SentEval: {layout}")
-    content = path.read_bytes()
-    if b"\0" in content:
-        raise InputError(f"{path} is no text: it has a byte of zero, as UTF-16 has. {AGAIN}")
-    try:
-        text = decode(content, str(path))
-    except InputError:
-        if not latin:
-            raise
-        text = content.decode("latin-1")
-    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
-        yield f"line {number} of {path}", line.removesuffix("\r")
-
-
-def _filled(path: Path, layout: str, header: str, latin: bool = False) -> list[_Line]:
-    """The lines that are not blank, without the header; at least one."""
-    filled = [line for line in _lines(path, layout, latin) if line[1].strip()]
-    if filled and not filled[0][1].startswith(header):
-        place, names = filled[0]
-        raise InputError(
-            f"{place} has {names[:60]!r}, not the names of the columns, {header} first. {AGAIN}"
-        )
-    filled = filled[1:] if header else filled
-    _check_any(path, filled)
-    return filled
-
-
-def _side_by_side(paths: Sequence[Path], layout: str) -> Iterator[tuple[_Line, ...]]:
-    """The lines of files with equally many."""
-    first, *others = [list(_lines(path, layout)) for path in paths]
-    for path, lines in zip(paths[1:], others, strict=True):
-        if len(lines) != len(first):
-            raise InputError(
-                f"{path} has {len(lines):,} lines, and {paths[0].name} {len(first):,}. One was "
-                f"cut. {AGAIN}"
-            )
-    yield from zip(first, *others, strict=True)
-
-
-def _check_any(path: Path, examples: Sequence[object]) -> None:
-    if not examples:
-        raise InputError(f"{path} has no example. {AGAIN}")
-
-
-def _unquoted(line: str) -> list[str]:
-    try:
-        return next(csv.reader([line], delimiter="\t", strict=True))
-    except csv.Error:
-        return []
 
 
 @dataclasses.dataclass(frozen=True)
 class ProbeTask:
-    """A task with a probe: its folder in `downstream`, one of `PROTOCOLS`, and a reader."""
+    """A task with a probe."""
 
     folder: str
+    """In `downstream`."""
     protocol: str
-    read: Callable[[Path], Examples]
+    """One of `PROTOCOLS`."""
+    pattern: str
+    """A stripped line, with groups `text`, optionally `pair`, and `label` or `score`. Without
+    them the file's ending is the label, and blank lines are examples: CR has two empty reviews."""
+    files: tuple[tuple[str, ...], ...]
+    """Parts (train, validation, test) with their file, or files to join by tabs line by line."""
+    header: str = ""
+    """The beginning of the first line, if it names the columns."""
+    latin: bool = False
+    """Whether a file that is not UTF-8 is Latin-1."""
+    quoted: bool = False
+    """Whether texts in quotation marks are quoted as in CSV."""
+
+    def read(self, place: Path) -> Examples:
+        """The examples by part, below `downstream`.
+
+        Raises:
+            ValueError: A file is missing, empty or damaged.
+        """
+        examples: Examples = {}
+        for part, *names in self.files:
+            paths = [place / self.folder / name for name in names]
+            lines = list(joined_lines(paths, self.latin))
+            if lines and not lines[0][1].startswith(self.header):
+                raise InputError(
+                    f"{lines[0][0]} has {lines[0][1][:60]!r}, not the names of the columns, "
+                    f"{self.header} first. {AGAIN}"
+                )
+            rows = lines[1:] if self.header else lines
+            if not any(line.strip() for _, line in rows):
+                raise InputError(f"{paths[0]} has no example. {AGAIN}")
+            ending = paths[0].suffix.removeprefix(".")
+            found = (self._example(where, line, ending) for where, line in rows)
+            examples.setdefault(part, []).extend(example for example in found if example)
+        return examples
+
+    def _example(self, where: str, line: str, ending: str) -> Example | None:
+        pattern = re.compile(self.pattern)
+        if pattern.groups == 1:
+            return Example(line, None, ending, where)
+        if not line.strip():
+            return None
+        match = pattern.fullmatch(line.strip())
+        fields = match.groupdict() if match else {}
+        if not fields or not all(field.strip() for field in fields.values()):
+            layout = ", ".join(pattern.groupindex)
+            raise InputError(f"{where} has {line[:60]!r}, not {layout}. {AGAIN}")
+        if self.quoted:
+            fields = {name: _unquoted(field) for name, field in fields.items()}
+        label = fields.get("label", "").strip() or gold_score(fields["score"], where)
+        return Example(fields["text"], fields.get("pair"), label, where)
 
 
 @dataclasses.dataclass(frozen=True)
 class SimilarityTask:
-    """A task that compares cosines with scores."""
+    """A task that compares cosines with scores.
+
+    `STS.input.NAME.txt` has pairs with a tab between, and `STS.gs.NAME.txt` their scores. Pairs
+    without a score are skipped, as the sets of 2015 and 2016 have many.
+    """
 
     folder: str
     files: tuple[str, ...]
 
+    def read(self, place: Path) -> list[StsFile]:
+        """The pairs and scores of each file, below `downstream`.
 
-TREC = read_table(
-    r"(?P<label>\w+):\S+ (?P<text>.*)",
-    "CLASS:detail, a space and a question",
-    *("train_5500.label", "TREC_10.label"),
-    latin=True,
-)
-SENTIMENTS = ("sentiment-train", "sentiment-dev", "sentiment-test")
-SST2 = read_table(r"(?P<text>.*)\t(?P<label>[01])", "a text, a tab, and 0 or 1", *SENTIMENTS)
-SST5 = read_table(
-    "(?P<label>[0-4]) (?P<text>.*)", "a number from 0 to 4, a space, and a text", *SENTIMENTS
-)
-_SICK = (
-    "a number, two sentences, a score and a judgment with tabs between them",
-    *("SICK_train.txt", "SICK_trial.txt", "SICK_test_annotated.txt"),
-)
+        Raises:
+            ValueError: A file is missing, empty or damaged.
+        """
+        files = []
+        for name in self.files:
+            paths = [place / self.folder / f"STS.{kind}.{name}.txt" for kind in ("gs", "input")]
+            file = StsFile(name, [], [])
+            for where, line in joined_lines(paths):
+                # Some lines of 2015 and 2016 have further fields for their sources.
+                score, left, right, *_ = [*line.split("\t"), "", ""]
+                if not score.strip():
+                    continue
+                if not left.strip() or not right.strip():
+                    raise InputError(f"{where} has {line[:60]!r}, not score, text, pair. {AGAIN}")
+                file.gold.append(gold_score(score, where))
+                file.pairs.append((left, right))
+            if not file.gold:
+                raise InputError(f"{paths[0]} has no example. {AGAIN}")
+            files.append(file)
+        return files
+
+
+def joined_lines(paths: Sequence[Path], latin: bool = False) -> Iterator[tuple[str, str]]:
+    """The lines of files with equally many, joined by tabs, each with its place for messages."""
+    columns = []
+    for path in paths:
+        check_text_file(path, "a file of SentEval")
+        content = path.read_bytes()
+        if b"\0" in content:
+            raise InputError(f"{path} is no text: it has a byte of zero, as UTF-16 has. {AGAIN}")
+        try:
+            text = decode(content, str(path))
+        except InputError:
+            if not latin:
+                raise
+            text = content.decode("latin-1")
+        lines = text.removesuffix("\n").split("\n") if text else []
+        columns.append([line.removesuffix("\r") for line in lines])
+        if len(columns[-1]) != len(columns[0]):
+            raise InputError(
+                f"{path} has {len(columns[-1]):,} lines, and {paths[0].name} "
+                f"{len(columns[0]):,}. One was cut. {AGAIN}"
+            )
+    for number, fields in enumerate(zip(*columns, strict=True), start=1):
+        yield f"line {number} of {' and '.join(map(str, paths))}", "\t".join(fields)
+
+
+def _unquoted(field: str) -> str:
+    is_quoted = len(field) > 1 and field[0] == field[-1] == '"'
+    return field[1:-1].replace('""', '"').strip() if is_quoted else field.strip()
+
+
+def _opinions(folder: str, *names: str) -> ProbeTask:
+    """One file per class, one text per line."""
+    files = tuple(("train", name) for name in names)
+    return ProbeTask(folder, "classification", "(?P<text>.*)", files, latin=True)
+
+
+def _parts(*names: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(zip(("train", "validation", "test"), names, strict=True))
+
+
+_FIELD = r'"(?:[^"]|"")*"|[^\t]*'
 _PAIR = r"(?P<text>[^\t]*)\t(?P<pair>[^\t]*)"
-SICK_E = read_table(rf"[^\t]*\t{_PAIR}\t[^\t]*\t(?P<label>[^\t]*)", *_SICK, header="pair_ID")
-SICK_R = read_table(rf"[^\t]*\t{_PAIR}\t(?P<score>[^\t]*)\t[^\t]*", *_SICK, header="pair_ID")
-# Some lines have further fields for their licence.
-STS_B = read_table(
-    rf"([^\t]*\t){{4}}(?P<score>[^\t]*)\t{_PAIR}(\t.*)?",
-    "genre, file, year, number, score and two sentences with tabs between them",
-    *("sts-train.csv", "sts-dev.csv", "sts-test.csv"),
+_SST = _parts("sentiment-train", "sentiment-dev", "sentiment-test")
+_SICK = _parts("SICK_train.txt", "SICK_trial.txt", "SICK_test_annotated.txt")
+_SNLI = tuple(
+    (part, *(f"{kind}.{name}" for kind in ("s1", "s2", "labels")))
+    for part, name in _parts("train", "dev", "test")
 )
 #: In the order of SentEval's tables.
 TASKS: dict[str, ProbeTask | SimilarityTask] = {
-    "MR": ProbeTask("MR", "classification", read_opinions("rt-polarity.pos", "rt-polarity.neg")),
-    "CR": ProbeTask("CR", "classification", read_opinions("custrev.pos", "custrev.neg")),
-    "SUBJ": ProbeTask("SUBJ", "classification", read_opinions("subj.objective", "subj.subjective")),
-    "MPQA": ProbeTask("MPQA", "classification", read_opinions("mpqa.pos", "mpqa.neg")),
-    "SST2": ProbeTask("SST/binary", "classification", SST2),
-    "SST5": ProbeTask("SST/fine", "classification", SST5),
-    "TREC": ProbeTask("TREC", "classification", TREC),
-    "MRPC": ProbeTask("MRPC", "pair", read_mrpc),
-    "SNLI": ProbeTask("SNLI", "entailment", read_snli),
-    "SICK-E": ProbeTask("SICK", "pair", SICK_E),
-    "SICK-R": ProbeTask("SICK", "relatedness", SICK_R),
-    "STS-B": ProbeTask("STS/STSBenchmark", "relatedness", STS_B),
+    "MR": _opinions("MR", "rt-polarity.pos", "rt-polarity.neg"),
+    "CR": _opinions("CR", "custrev.pos", "custrev.neg"),
+    "SUBJ": _opinions("SUBJ", "subj.objective", "subj.subjective"),
+    "MPQA": _opinions("MPQA", "mpqa.pos", "mpqa.neg"),
+    "SST2": ProbeTask("SST/binary", "classification", r"(?P<text>.*)\t(?P<label>[01])", _SST),
+    "SST5": ProbeTask("SST/fine", "classification", "(?P<label>[0-4]) (?P<text>.*)", _SST),
+    "TREC": ProbeTask(
+        *("TREC", "classification", r"(?P<label>\w+):\S+ (?P<text>.*)"),
+        (("train", "train_5500.label"), ("test", "TREC_10.label")),
+        latin=True,
+    ),
+    # Copies from a spreadsheet quote a text with a tab or a quotation mark.
+    "MRPC": ProbeTask(
+        *("MRPC", "pair"),
+        rf"(?P<label>[01])\t[^\t]*\t[^\t]*\t(?P<text>{_FIELD})\t(?P<pair>{_FIELD})",
+        (("train", "msr_paraphrase_train.txt"), ("test", "msr_paraphrase_test.txt")),
+        header="Quality",
+        quoted=True,
+    ),
+    "SNLI": ProbeTask("SNLI", "entailment", rf"{_PAIR}\t(?P<label>[^\t]*)", _SNLI),
+    "SICK-E": ProbeTask(
+        *("SICK", "pair", rf"[^\t]*\t{_PAIR}\t[^\t]*\t(?P<label>[^\t]*)", _SICK), header="pair_ID"
+    ),
+    "SICK-R": ProbeTask(
+        *("SICK", "relatedness", rf"[^\t]*\t{_PAIR}\t(?P<score>[^\t]*)\t[^\t]*", _SICK),
+        header="pair_ID",
+    ),
+    # Some lines have further fields for their licence.
+    "STS-B": ProbeTask(
+        *("STS/STSBenchmark", "relatedness"),
+        rf"([^\t]*\t){{4}}(?P<score>[^\t]*)\t{_PAIR}(\t.*)?",
+        _parts("sts-train.csv", "sts-dev.csv", "sts-test.csv"),
+    ),
     "STS12": SimilarityTask(
         "STS/STS12-en-test",
         ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),

@@ -19,9 +19,8 @@ from typing import Any
 
 from hf_bert_impl.data.squad import Question, Squad
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.files import json_files
-from hf_bert_impl.files.atomic import atomic_files
-from hf_bert_impl.files.json_files import check_text, read_json
+from hf_bert_impl.files.json_files import check_text, read_json, write_json
+from hf_bert_impl.files.output_folder import output_folder
 from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
 from hf_bert_impl.progress import text_progress
 from hf_bert_impl.tasks.metrics import Metrics
@@ -197,7 +196,7 @@ def evaluate_checkpoint(
         batch_invariant: The same bits for a question in any batch.
         null_score_diff_threshold: The null answer's minimum lead in v2.0; None for the model's own.
         tune_threshold: Use the threshold with the best F1, and store it in the model's folder.
-        output: A folder for the predictions.
+        output: A `claimed` folder for the predictions; it is replaced when all are written.
         progress: Show a bar on standard error.
         **parameters: Further ones of `QuestionAnsweringPipeline.find_answers`.
 
@@ -207,10 +206,11 @@ def evaluate_checkpoint(
     Raises:
         ValueError, OSError: The checkpoint cannot be used, or a number is out of range.
     """
-    if tune_threshold and squad.version == 1:
+    if squad.version == 1 and (tune_threshold or null_score_diff_threshold is not None):
+        name = "tune_threshold" if tune_threshold else "null_score_diff_threshold"
         raise InputError(
-            "the data is SQuAD v1.1, whose questions all have answers. Give a v2.0 file as `data` "
-            "to tune the threshold on."
+            f"`{name}` has no effect on SQuAD v1.1, whose questions all have answers. Leave it "
+            "out, or give a v2.0 file as `data`."
         )
     pipeline = QuestionAnsweringPipeline.from_pretrained(
         path, dtype=dtype, batch_invariant=batch_invariant, **parameters
@@ -222,7 +222,7 @@ def evaluate_checkpoint(
         predictions.threshold = tune_null_threshold(squad, texts, differences)
         tuned = {"null_score_diff_threshold": predictions.threshold}
         config = read_json(Path(path) / "config.json", "the config of a model")
-        write_json(path, {"config.json": config | tuned})
+        write_json(Path(path) / "config.json", config | tuned)
     elif null_score_diff_threshold is not None:
         predictions.threshold = null_score_diff_threshold
     if output is not None:
@@ -230,7 +230,9 @@ def evaluate_checkpoint(
         if squad.version == 2:
             decided = decide(texts, differences, predictions.threshold)
             files = {PREDICTIONS: decided, SPANS: texts, DIFFERENCES: differences}
-        write_json(output, files)
+        with output_folder(output) as folder:
+            for name, content in files.items():
+                write_json(folder / name, content)
     return predictions.score(squad)
 
 
@@ -241,13 +243,6 @@ def decide(
     return {
         key: "" if null_score_diffs[key] > threshold else text for key, text in predictions.items()
     }
-
-
-def write_json(folder: str | Path, files: Mapping[str, Any]) -> None:
-    """Writes JSON files by name into a folder, all of them or none; makes the folder."""
-    with atomic_files(Path(folder)) as fresh:
-        for name, content in files.items():
-            json_files.write_json(fresh / name, content)
 
 
 def read_predictions(file: str | Path) -> dict[str, str]:

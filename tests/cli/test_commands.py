@@ -302,7 +302,7 @@ def test_stopped(hf_bert, place, monkeypatch, name):
         *(RUNS[name] for name in ("attention", "answer", "convert", "push")),
         *(RUNS[name] for name in ("evaluate senteval", "tokenizer train", "tokenizer words")),
         "evaluate squad BertForQuestionAnswering --data squad.json -q -o new/out",
-        "evaluate sts BertModel --data sts.tsv --picture new/out.svg",
+        "evaluate sts BertModel --data sts.tsv --plot new/out.svg",
     ],
 )
 def test_a_full_disk(hf_bert, one_error_line, place, line, largest_file):

@@ -33,7 +33,7 @@ def test_sts(hf_bert, write, save_tiny, tmp_path):
     found = {}
     for pooling in ("cls", "mean", "max", "first-last-average"):
         command = ("evaluate", "sts", model, "--data", folder, "--pooling", pooling)
-        result = hf_bert(*command, "--json", "--picture", picture)
+        result = hf_bert(*command, "--json", "--plot", picture)
         assert result.status == 0, result.err
         found[pooling] = json.loads(result.out)
         assert found[pooling]["pairs"] == 3
@@ -50,7 +50,7 @@ def test_probe(hf_bert, write, save_tiny, tmp_path):
     data = write("data.tsv", "".join(lines))
     command = ("evaluate", "probe", save_tiny("BertModel"), "--text-column", 0, "--label-column", 1)
     picture = tmp_path / "probe.png"
-    result = hf_bert(*command, "--train", data, "--test", data, "--json", "--picture", picture)
+    result = hf_bert(*command, "--train", data, "--test", data, "--json", "--plot", picture)
     assert result.status == 0, result.err
     found = json.loads(result.out)
     assert found["accuracy"] > 0.9
@@ -86,6 +86,34 @@ def test_masked_lm_is_the_formula(hf_bert, write, save_tiny):
     expected = math.exp(sum(losses) / len(losses))
     assert found["pseudo_perplexity"] == pytest.approx(expected, rel=1e-5)
     assert (found["texts"], found["cut"]) == (2, 0)
+
+
+class OnesTokenizer(hf_bert_impl.BertTokenizer):
+    """Every token has the type 1, as in codertimo's BERT."""
+
+    def __call__(self, *arguments, **options):
+        encoded = super().__call__(*arguments, **options)
+        return {**encoded, "token_type_ids": [1] * len(encoded["input_ids"])}
+
+
+def test_token_types_are_the_tokenizers(save_tiny):
+    folder, text = save_tiny(), "the river rose over night"
+    model = hf_bert_impl.BertForMaskedLM.from_pretrained(folder).eval()
+    tokenizer = OnesTokenizer.from_pretrained(folder)
+    ids = torch.tensor([tokenizer(text)["input_ids"]])
+    losses = {}
+    for kind in (0, 1):
+        for place in range(1, ids.shape[1] - 1):
+            hidden = ids.clone()
+            hidden[0, place] = tokenizer.mask_token_id
+            with torch.no_grad():
+                logits = model(hidden, token_type_ids=torch.full_like(ids, kind)).logits
+            loss = torch.nn.functional.cross_entropy(logits[0, place], ids[0, place])
+            losses.setdefault(kind, []).append(loss.item())
+    expected = {kind: math.exp(sum(one) / len(one)) for kind, one in losses.items()}
+    found = pseudo_perplexity.pseudo_perplexity(model, tokenizer, [text]).pseudo_perplexity
+    assert found == pytest.approx(expected[1], rel=1e-5)
+    assert found != pytest.approx(expected[0], rel=1e-3)
 
 
 def test_masked_lm_cuts_and_limits(hf_bert, write, save_tiny):

@@ -34,12 +34,10 @@ def test_table_and_file(hf_bert, save_tiny, tmp_path):
     accuracies = [it["accuracy"] for it in found["tasks"].values() if it["metric"] == "accuracy"]
     assert len(accuracies) == 3
     assert found["mean"]["accuracy"] == pytest.approx(sum(accuracies) / 3)
-    assert "InferSent" in result.out
-    assert "77.4" in result.out
     assert list(tmp_path.glob("*.json")) == [output]
 
 
-def test_chosen_tasks_beside_published_figures(hf_bert, save_tiny, folder):
+def test_chosen_tasks(hf_bert, save_tiny, folder):
     command = ("evaluate", "senteval", save_tiny("BertModel"), "--data", folder, "--folds", 2)
     chosen = ("--tasks", "trec,MR", "--tasks", "STS12", "--json", "--batch-size", 16)
     result = hf_bert(*command, *chosen)
@@ -47,6 +45,3 @@ def test_chosen_tasks_beside_published_figures(hf_bert, save_tiny, folder):
     found = json.loads(result.out)
     assert list(found["tasks"]) == ["MR", "TREC", "STS12"]
     assert set(found["tasks"]["MR"]["standard_deviations"]) >= {"accuracy"}
-    assert found["published"]["fastText"]["tasks"] == {"MR": 78.2, "TREC": 83.4, "STS12": 58.3}
-    assert found["published"]["fastText"]["mean"]["accuracy"] == pytest.approx(80.8)
-    assert "correlation" not in found["published"]["SkipThought"]["mean"]

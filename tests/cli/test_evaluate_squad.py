@@ -97,6 +97,15 @@ def test_model(hf_bert, model, dev, tmp_path):
     expected = evaluate_predictions(squad, texts, differences, 0.0)
     assert found == {**expected, "null_score_diff_threshold": 0.0}
 
+    # Another run does not replace them unasked, and leaves none of theirs when it does.
+    before = {file.name: file.read_bytes() for file in output.iterdir()}
+    command = ("evaluate", "squad", model, "-o", output)
+    refused = hf_bert(*command, "--data", dev)
+    assert (refused.status, refused.err.count("\n")) == (2, 1)
+    assert f"{output} has files in it" in refused.err
+    assert "replace it with --overwrite" in refused.err
+    assert {file.name: file.read_bytes() for file in output.iterdir()} == before
+
     # The files give the same figures again: with the threshold applied, and to be applied.
     def again(name, *more):
         files = ("--data", dev, "--predictions", output / name, *more)
@@ -134,8 +143,14 @@ def test_tuning_the_threshold(hf_bert, model, dev):
     assert not list(model.glob(".*"))
 
 
-def test_version_1(hf_bert, model, dev_1, predictions, tmp_path):
-    found = metrics_of(hf_bert(*EVALUATE, model, "--data", dev_1, "--json", "-o", tmp_path / "out"))
+def test_version_1(hf_bert, one_error_line, model, dev_1, predictions, tmp_path):
+    run = (*EVALUATE, model, "--json", "-o", tmp_path / "out", "--data")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "null_score_diffs.json").write_text("of another run")
+    result = hf_bert(*run, dev_1, "--overwrite", "--null-score-diff-threshold", 0)
+    one_error_line(result, "--null-score-diff-threshold has no effect on SQuAD v1.1")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["null_score_diffs.json"]
+    found = metrics_of(hf_bert(*run, dev_1, "--overwrite"))
     assert not {"null_score_diff_threshold", "best_f1", "NoAns_total"} & found.keys()
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["predictions.json"]
     texts = json.loads((tmp_path / "out" / "predictions.json").read_text())

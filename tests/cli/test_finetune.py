@@ -51,7 +51,7 @@ def test_finetune_and_evaluate(hf_bert, arguments, data, tmp_path):
     columns = ("--text-column", "sentence", "--label-column", "mood")
     result = hf_bert(
         *("evaluate", "classification", tmp_path / "out", "--data", data, *columns),
-        *("--json", "--picture", picture),
+        *("--json", "--plot", picture),
     )
     assert result.status == 0, result.err
     found = json.loads(result.out)
