@@ -22,7 +22,7 @@ from .attention import BertCrossAttention, BertSelfAttention, Dropout, prune_lin
 from .configuration_bert import BertConfig
 from .inputs import reads_values
 from .layout import Layout
-from .linear import by_rows, linear, product_of, type_name
+from .linear import LAYER_NORM, by_rows, linear, normalise, product_of, type_name
 from .masks import CACHE
 from .route import Route
 
@@ -178,6 +178,8 @@ class BertSelfOutput(nn.Module):
             states = dropout(linear(dense, hidden_states)) + input_tensor
         else:
             states = by_rows(product, hidden_states, input_tensor)
+            if type(own["LayerNorm"]).forward is LAYER_NORM:
+                return normalise(own["LayerNorm"], states)
         return own["LayerNorm"](states)
 
     takes_packed: Any = (forward,)

@@ -51,6 +51,8 @@ TYPICAL_ROWS = 512
 #: Numbers of a weight that are compared in each call: blocks, and the numbers of a block. A block
 #: is in one line of the cache.
 SAMPLED_BLOCKS, SAMPLED_NUMBERS = 16, 16
+#: As torch has it; a patch of the class has another one.
+LAYER_NORM = nn.LayerNorm.forward
 
 
 class Fused(NamedTuple):
@@ -168,11 +170,12 @@ def normalise(norm: Any, states: Tensor) -> Tensor:
     return torch.layer_norm(states, shape, weight, bias, norm.eps)
 
 
+@cache
 def rounded_up(rows: int) -> int:
     """The number of rows with which a kernel is called for so many.
 
     The step grows with the number, as half of its root: 4 up to 64, 8 up to 256, 16 up to 1024.
-    So there are few numbers (88 up to 1024), and few rows more than necessary.
+    So there are few numbers (94 up to 1024), and few rows more than necessary.
     """
     step = 1 << max((rows - 1).bit_length() - 1 >> 1, 0)
     return -(-rows // step) * step

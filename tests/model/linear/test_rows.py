@@ -1,0 +1,99 @@
+"""Kernels get few numbers of rows, since oneDNN keeps a primitive for each of them."""
+
+import gc
+import random
+
+import pytest
+import torch
+
+from hf_bert_impl.model import layout
+from hf_bert_impl.model.linear import Product, rounded_up
+from hf_bert_impl.model.preparing import prepared_kernels
+from tests.model.cases import model_and_batch, outputs
+
+pytestmark = pytest.mark.usefixtures("needs_kernels")
+
+
+def batches(model, count):
+    """Batches of random sizes, one sentence among them."""
+    draw = random.Random(3)
+    for _ in range(count):
+        rows, length = draw.randint(1, 7), draw.randint(2, 13)
+        ids = torch.randint(1, model.config.vocab_size, (rows, length))
+        mask = torch.ones_like(ids)
+        for row in range(1, rows):
+            mask[row, draw.randint(1, length) :] = 0
+        yield {"input_ids": ids * mask, "attention_mask": mask}
+
+
+def test_there_are_few_numbers_a_little_above():
+    found = [rounded_up(rows) for rows in range(1, 1025)]
+    assert len(set(found)) < 95 and found == sorted(found)
+    for rows, size in enumerate(found, 1):
+        assert rows <= size <= rows + max(1, rows**0.5)
+    assert {rounded_up(size) for size in found} == set(found)
+
+
+@pytest.mark.parametrize("dtype", [False, None, "bfloat16", "int8"])
+def test_kernels_get_few_numbers_of_rows(dtype, by_onednn, monkeypatch):
+    model, _ = model_and_batch("BertForMaskedLM", 4)
+    if dtype is not False:
+        model.prepare_for_inference(dtype)
+        assert prepared_kernels(model)
+    kinds, seen = [Product], set()
+
+    def watch(kind, own):
+        def compute(self, states, *rest):
+            seen.add(len(states))
+            return own(self, states, *rest)
+
+        monkeypatch.setattr(kind, "compute", compute)
+
+    while kinds:
+        kind = kinds.pop()
+        kinds += kind.__subclasses__()
+        if "compute" in vars(kind):
+            watch(kind, kind.compute)
+    tokens = set()
+    for batch in batches(model, 60):
+        tokens.add(int(batch["attention_mask"].sum()))
+        outputs(model, batch)
+    assert seen == {rounded_up(size) for size in seen} and len(tokens) > 20
+    assert len(seen) <= 24
+
+
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_rows_that_nobody_reads_change_no_bit(dtype, monkeypatch):
+    """The same kernels on the same number of rows, whatever the spare ones hold."""
+    model, _ = model_and_batch("BertModel", 4)
+    model.prepare_for_inference(dtype)
+    given = list(batches(model, 12))
+    expected = [outputs(model, batch) for batch in given]
+
+    def last_row(rows, times):
+        return torch.cat((rows, rows[-1:].expand(times, *rows.shape[1:]))) if times else rows
+
+    monkeypatch.setattr(layout, "repeat_first", last_row)
+    for batch, before in zip(given, expected, strict=True):
+        after = outputs(model, batch)
+        real = batch["attention_mask"] != 0
+        assert torch.equal(after[0][real], before[0][real])
+        assert torch.equal(after[1], before[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [None, "bfloat16", "int8"])
+def test_memory_stays_flat(dtype):
+    """Of a thousand batches, the last half needs hardly more memory than the first."""
+    sizes = dict(hidden_size=128, num_attention_heads=4, intermediate_size=512)
+    model, _ = model_and_batch("BertModel", 4, **sizes)
+    model.prepare_for_inference(dtype)
+    resident = []
+    for number, batch in enumerate(batches(model, 1000)):
+        outputs(model, batch)
+        if number % 500 == 499:
+            gc.collect()
+            with open("/proc/self/status") as status:
+                line = next(line for line in status if line.startswith("VmRSS"))
+            resident.append(int(line.split()[1]) / 1024)
+    assert resident[1] - resident[0] < 16  # MiB
