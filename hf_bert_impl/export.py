@@ -234,7 +234,7 @@ def _example(model: Any, length: int | None) -> tuple[dict[str, Tensor], dict[in
     """A batch to trace, and the names of its free axes."""
     import torch
 
-    from hf_bert_impl.families.table import longest_sequence
+    from hf_bert_impl.encoders.lengths import longest_sequence
 
     longest = longest_sequence(model.config)
     if length is not None and not 1 <= length <= longest:
@@ -348,7 +348,7 @@ def compare(
     import torch
     from transformers.utils import ModelOutput
 
-    from hf_bert_impl.families.table import longest_sequence
+    from hf_bert_impl.encoders.lengths import longest_sequence
     from hf_bert_impl.parity import ParityReport, attended_positions, compare_outputs
     from hf_bert_impl.parity.batches import parity_batches, random_tokens
 

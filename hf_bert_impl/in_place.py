@@ -5,16 +5,13 @@ children, parameters, hooks and mode stay. References from optimizers or adapter
 """
 
 import inspect
-from collections.abc import Iterable, MutableMapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.families import adapter
 from hf_bert_impl.model import modeling_bert
 from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.linear import type_name
@@ -29,8 +26,8 @@ _HELD = frozenset(vars(nn.Module())) | {"gradient_checkpointing", "_gradient_che
 _GIVEN = frozenset({"name_or_path", "generation_config"})
 #: Fields of a configuration that saving writes.
 _SAVING = frozenset({"dtype", "architectures", "transformers_version"})
-#: The attributes for a module's `_Before` and a model's `_Weights`.
-_BEFORE, _WEIGHTS = "_before_optimize", "_weights_before_optimize"
+#: The attribute for a module's `_Before`.
+_BEFORE = "_before_optimize"
 
 
 @dataclass
@@ -43,18 +40,6 @@ class _Before:
     names: frozenset[str]
     #: The new configuration of a whole model.
     settings: dict[str, Any] | None = None
-
-
-@dataclass
-class _Weights:
-    """The original weights of a prepared model."""
-
-    #: Converted parameters and their original data. Names may change, as PEFT's do.
-    tensors: list[tuple[nn.Parameter, Tensor]]
-    training: bool
-    dtype: torch.dtype
-    #: Handles of the hooks that convert results to this dtype.
-    hooks: list[Any] = field(default_factory=list)
 
 
 def is_stock(module: nn.Module) -> bool:
@@ -111,8 +96,8 @@ def check(model: Any) -> Pairs:
     return pairs
 
 
-def revert(model: Any) -> None:
-    """Undoes `convert` and `prepare`; trained weights stay.
+def check_forwards(model: Any) -> None:
+    """Removes accelerate's bound methods before `revert`.
 
     Raises:
         InputError: A wrapper around its `forward` calls this package's code.
@@ -127,13 +112,10 @@ def revert(model: Any) -> None:
                 f"{path or 'The model'} has a wrapped forward. Unwrap it before restore, e.g. with "
                 "accelerator.unwrap_model(model, keep_fp32_wrapper=False)."
             )
-    adapter.drop(model)
-    weights = vars(model).pop(_WEIGHTS, None)
-    if weights is not None:
-        _restore_weights(model, weights)
-        if weights.training:
-            model.train()
-    adapter.remove(model)
+
+
+def revert(model: Any) -> None:
+    """Undoes `convert`."""
     before = vars(model).get(_BEFORE)
     if before is None:
         return
@@ -143,91 +125,6 @@ def revert(model: Any) -> None:
     for name, value in config.to_dict().items():  # settings changed in the meantime, such as labels
         if name not in _SAVING and value != before.settings.get(name, value):
             setattr(model.config, name, value)
-
-
-def prepare(model: Any, dtype: str | torch.dtype | None, callers: Iterable[nn.Module] = ()) -> None:
-    """Prepares a BERT of this package, or a model of a family, reversibly.
-
-    Results keep their dtype, on which later modules may rely. Training and saving use the original
-    weights.
-
-    Args:
-        model: The model.
-        dtype: As in `prepare_for_inference`.
-        callers: Modules that call its `forward` without hooks; their results keep their dtype too.
-    """
-    weights = vars(model).setdefault(_WEIGHTS, _Weights([], model.training, model.dtype))
-    _restore_weights(model, weights)
-    weights.tensors = [(parameter, parameter.data) for parameter in model.parameters()]
-    if isinstance(model, BertPreTrainedModel):
-        model.prepare_for_inference(dtype)
-    else:
-        adapter.prepare(model, dtype)
-        vars(model)["train"] = partial(_train, model)
-    weights.tensors = [pair for pair in weights.tensors if pair[0].dtype != pair[1].dtype]
-    if model.dtype != weights.dtype:
-        vars(model).update({name: partial(do, model) for name, do in _IN_PLACE_OF.items()})
-        hook = partial(_convert_results, weights.dtype)
-        weights.hooks = [part.register_forward_hook(hook) for part in (model, *callers)]
-
-
-def _train(model: Any, mode: bool = True) -> Any:
-    """Replaces `train`, as packed weights or half precision cannot be trained."""
-    if mode:
-        adapter.drop(model)
-        _restore_weights(model, vars(model)[_WEIGHTS])
-    return type(model).train(model, mode)
-
-
-def _save(model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Replaces a converted model's `save_pretrained`, to save the original weights."""
-    weights = vars(model)[_WEIGHTS]
-    converted = [(parameter, parameter.data) for parameter, _ in weights.tensors]
-    _unconvert(weights.tensors)
-    try:
-        return type(model).save_pretrained(model, *args, **kwargs)
-    finally:
-        # The same memory, so that packed weights stay valid.
-        for parameter, data in converted:
-            parameter.data = data
-
-
-#: Replaced methods of a converted model.
-_IN_PLACE_OF = {"train": _train, "save_pretrained": _save}
-
-
-def _convert_results(dtype: torch.dtype, module: Any, inputs: Any, results: Any) -> Any:
-    """A forward hook that converts floating-point results to `dtype`."""
-    if isinstance(results, Tensor):
-        return results.to(dtype) if results.is_floating_point() else results
-    convert = partial(_convert_results, dtype, module, inputs)
-    if isinstance(results, MutableMapping):  # a ModelOutput or features
-        for name, value in results.items():
-            results[name] = convert(value)
-    elif type(results) is tuple:
-        return tuple(map(convert, results))
-    return results
-
-
-def _restore_weights(model: Any, weights: _Weights) -> None:
-    """Undoes a conversion of the dtype."""
-    for name in _IN_PLACE_OF:
-        vars(model).pop(name, None)
-    while weights.hooks:
-        weights.hooks.pop().remove()
-    _unconvert(weights.tensors)
-
-
-def _unconvert(tensors: list[tuple[nn.Parameter, Tensor]]) -> None:
-    """Restores the data of parameters, or trained values in the original dtype."""
-    for parameter, before in tensors:
-        current = parameter.data
-        if before.dtype == current.dtype:
-            continue
-        is_same = current.shape == before.shape and torch.equal(
-            before.to(current.device, current.dtype), current
-        )
-        parameter.data = (before if is_same else current).to(current.device, before.dtype)
 
 
 def _empty(model: Any) -> Any:

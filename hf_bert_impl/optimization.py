@@ -6,30 +6,34 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
+from transformers.utils import logging
 
 from hf_bert_impl import in_place
+from hf_bert_impl.encoders.forward import has_forward, remove
+from hf_bert_impl.encoders.probe import probe
+from hf_bert_impl.encoders.weights import prepare, prepared_for, restore_weights
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.families import adapter
-from hf_bert_impl.families.table import FAMILIES, family_of
 from hf_bert_impl.inference.packed_loop import use_own_loop, use_packed_loop
 from hf_bert_impl.inference.sparse_encoder import SpladeFold, splade_folds
 from hf_bert_impl.model.linear import type_name
 from hf_bert_impl.model.preparing import check_dtype, check_weights
 
+logger = logging.get_logger(__name__)
 Holder = TypeVar("Holder")
 #: Maximum depth of a model in objects other than modules, such as KeyBERT's backend.
 DEPTH = 3
 
 
 def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
-    """Makes a loaded BERT, or a model like it, compute without padding and with packed weights.
+    """Makes a loaded BERT, or another encoder, compute without padding and with packed weights.
 
     Every stock BERT in `model` gets this package's classes and is prepared for inference
-    (`BertPreTrainedModel.prepare_for_inference`); objects and weights stay the same. Models of
-    RoBERTa, XLM-R, CamemBERT, data2vec-text, ELECTRA, DistilBERT and MPNet keep their classes, with
-    another `forward` (`families.adapter.Forward`). sentence-transformers then batches by tokens,
-    unless a call sets `batch_size`. A `SparseEncoder` does not store the scores of all tokens
-    (`splade_vectors`).
+    (`BertPreTrainedModel.prepare_for_inference`); objects and weights stay the same. Other encoders
+    of transformers keep their classes, with another `forward` (`encoders.forward.Forward`), if a
+    few random tokens show that it gives the same outputs. An encoder that differs stays as it is,
+    with a warning. sentence-transformers then batches by tokens, unless a call sets `batch_size`. A
+    `SparseEncoder` does not store the scores of all tokens (`splade_vectors`).
 
     Results equal stock's within rounding at attended positions (1e-5 in float32); states at padding
     are zero. The model is set to eval mode. `train()` restores the original weights, and
@@ -50,9 +54,9 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
         `model` itself.
 
     Raises:
-        InputError: It holds no supported model, or one with custom modules. It is unchanged.
-        ValueError: The dtype is not supported, or weights are on the meta device or quantised by
-            torch. The model is unchanged.
+        InputError: It holds no encoder that this works for. It is unchanged.
+        ValueError: The dtype or `HF_BERT_KERNELS` is not supported, or weights are on the meta
+            device or quantised by torch. The model is unchanged.
 
     Examples:
         >>> from sentence_transformers import SentenceTransformer
@@ -62,31 +66,42 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
     """
     check_dtype("dtype", dtype)
     modules = list(_modules(model))
-    berts = _berts(modules)
-    if not berts:
-        known = ", ".join(("BERT", *(family.name for family in FAMILIES)))
-        raise InputError(
-            f"The {type_name(type(model))} holds no BERT{_instead(modules)}. Supported: "
-            f"{known}, and objects that hold one."
-        )
-    for bert in berts:
-        check_weights(bert)
-    pairs = {bert: in_place.check(bert) for bert in berts if in_place.is_bert(bert)}
-    others = {bert: adapter.check(bert) for bert in berts if bert not in pairs}
     encoders = _sentence_models(modules)
+    before = {part: prepared_for(part) for each in modules for part in each.modules()}
+    berts: list[Any] = []
+    reasons: list[str] = []
     try:
-        for bert in berts:
-            if bert in pairs:
-                in_place.convert(bert, pairs[bert])
+        for part in _candidates(modules):
+            if any(part is inner for bert in berts for inner in bert.modules()):
+                continue
+            reason = _take(part)
+            if reason is None:
+                berts.append(part)
             else:
-                adapter.put_in_place(bert, others[bert])
-            in_place.prepare(bert, dtype, _callers(encoders, bert))
+                reasons.append(f"the {type_name(type(part))} {reason}")
+        if not berts:
+            raise InputError(
+                f"The {type_name(type(model))} has no encoder that can skip padding"
+                f"{': ' * bool(reasons)}{'; '.join(reasons)}. Supported are encoders of "
+                "transformers that attend by its AttentionInterface, and objects that hold one."
+            )
+        for reason in reasons:
+            logger.warning(f"not optimized, so it computes as usual: {reason}")
+        for bert in berts:
+            prepare(bert, dtype, _callers(encoders, bert))
         for encoder in encoders:
             use_packed_loop(encoder)
             for fold in splade_folds(encoder):
                 fold.enable()
-    except BaseException:  # memory may be too small for the packed weights
-        restore(model)
+    except BaseException:
+        if not any(before.values()):
+            restore(model)
+        for bert in berts:
+            if before[bert] is None:
+                _give_back(bert)
+            else:
+                (earlier,) = before[bert]
+                prepare(bert, earlier, _callers(encoders, bert))
         raise
     return model
 
@@ -110,9 +125,30 @@ def restore(model: Holder) -> Holder:
             fold = getattr(vars(module).get("forward"), "__self__", None)
             if isinstance(fold, SpladeFold):
                 fold.disable()
-    for bert in _berts(modules):
-        in_place.revert(bert)
+    for part in _candidates(modules):
+        _give_back(part)
     return model
+
+
+def _take(bert: Any) -> str | None:
+    """Makes an encoder compute packed rows, or gives the reason why it cannot."""
+    check_weights(bert)
+    if not in_place.is_bert(bert) or has_forward(bert):
+        return probe(bert)
+    try:
+        pairs = in_place.check(bert)
+    except InputError:  # its own modules would be lost; so they compute packed rows
+        return probe(bert)
+    in_place.convert(bert, pairs)
+    return None
+
+
+def _give_back(bert: Any) -> None:
+    """Undoes `_take` and `prepare`."""
+    in_place.check_forwards(bert)
+    restore_weights(bert)
+    remove(bert)
+    in_place.revert(bert)
 
 
 def _modules(holder: Any) -> Iterator[nn.Module]:
@@ -132,12 +168,10 @@ def _modules(holder: Any) -> Iterator[nn.Module]:
         level = following
 
 
-def _berts(modules: list[nn.Module]) -> list[Any]:
-    """The encoders in modules, except bodies of others."""
+def _candidates(modules: list[nn.Module]) -> list[Any]:
+    """The models of transformers and of this package in modules, outer ones first."""
     parts = dict.fromkeys(part for module in modules for part in module.modules())
-    berts = [part for part in parts if in_place.is_bert(part) or family_of(part) is not None]
-    bodies = {part for bert in berts for part in bert.modules() if part is not bert}
-    return [bert for bert in berts if bert not in bodies]
+    return [part for part in parts if isinstance(part, PreTrainedModel)]
 
 
 def _sentence_models(modules: list[nn.Module]) -> list[Any]:
@@ -152,19 +186,3 @@ def _callers(encoders: list[Any], bert: nn.Module) -> list[nn.Module]:
     """The modules of sentence-transformers that call a BERT's `forward` without hooks."""
     parts = {part: None for encoder in encoders for part in encoder.modules()}
     return [part for part in parts if getattr(part, "model", None) is bert]
-
-
-def _instead(modules: list[nn.Module]) -> str:
-    """The models in an object without BERT, for a message."""
-    from transformers import PreTrainedModel
-
-    kinds = {
-        type(part)
-        for module in modules
-        for part in module.modules()
-        if isinstance(part, PreTrainedModel)
-    }
-    names = " and ".join(sorted(map(type_name, kinds)))
-    if any(base.__module__ == in_place.STOCK_HOME for kind in kinds for base in kind.__mro__[:-1]):
-        names += ", a subclass with code of its own, which is left alone"
-    return f" but {names}" if kinds else ""

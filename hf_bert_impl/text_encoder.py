@@ -19,10 +19,9 @@ from hf_bert_impl.auto import registered
 from hf_bert_impl.checkpoint_files import check_folder, check_size
 from hf_bert_impl.data.option_ranges import COUNT, STEPS, check_length
 from hf_bert_impl.data.token_budget import TOKEN_BUDGET
+from hf_bert_impl.encoders.lengths import longest_sequence
 from hf_bert_impl.errors import InputError, check_choice, check_whole, one_line
 from hf_bert_impl.extras import require
-from hf_bert_impl.families import adapter
-from hf_bert_impl.families.table import longest_sequence
 from hf_bert_impl.finite import check_finite, check_numbers
 from hf_bert_impl.inference.batching import check_text
 from hf_bert_impl.inference.joined_calls import Counted, JoinedCalls
@@ -38,6 +37,7 @@ from hf_bert_impl.inference.packed_loop import Features, TokenBudget, packable
 from hf_bert_impl.inference.sentence_folder import check_modules, check_type, read_modules
 from hf_bert_impl.model.configuration_bert import EXTENDED_MODEL_TYPE
 from hf_bert_impl.model.linear import computed_by, linear
+from hf_bert_impl.model.preparing import drop_prepared, prepared_kernels
 from hf_bert_impl.model.steady import steady_layers
 from hf_bert_impl.optimization import optimize
 
@@ -127,7 +127,7 @@ class TextEncoder(SentenceTransformer):
         shortest = (max_length, self.max_seq_length, longest)
         self.max_seq_length = min(length for length in shortest if length is not None)
         if not prepare:
-            adapter.drop(self)
+            drop_prepared(self)
             self[0].to(converted.get("dtype", saved))
         #: Number of tokens computed so far.
         self.tokens = 0
@@ -159,7 +159,7 @@ class TextEncoder(SentenceTransformer):
     def precision(self) -> str:
         """BERT's dtype, with the kernels if it is prepared."""
         bert: Any = self.transformers_model
-        kernels = adapter.kernels_of(bert)
+        kernels = prepared_kernels(bert)
         return str(bert.dtype).removeprefix("torch.") if kernels is None else str(kernels)
 
     def forward(self, input: Features, **options: Any) -> Features:

@@ -21,7 +21,7 @@ import hf_bert_impl
 import hf_bert_impl.conversion
 from hf_bert_impl.cli import app
 from hf_bert_impl.data.masking import MaskingOptions
-from tests.families.cases import random_stock
+from tests.encoders.cases import random_stock
 from tests.support.checkpoints import SPECIAL_TOKENS, save_checkpoint
 
 ROOT = Path(__file__).parent.parent

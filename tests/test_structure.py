@@ -16,7 +16,7 @@ PACKAGE = "hf_bert_impl"
 FLOORS = (
     ("files",),
     ("checkpoint_files", "model", "tokenization_bert"),
-    ("data", "families", "inference", "measuring"),
+    ("data", "encoders", "inference", "measuring"),
     ("auto", "in_place", "optimization", "text_encoder"),
     ("checkpoints", "parity", "tasks", "training", "visualization"),
     ("conversion", "hub", "export"),

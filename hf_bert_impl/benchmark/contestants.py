@@ -17,12 +17,13 @@ from hf_bert_impl.benchmark import runtimes
 from hf_bert_impl.benchmark.cases import CASES, PARTS, Unavailable, make_case, sentences
 from hf_bert_impl.benchmark.peers import Settings, Source
 from hf_bert_impl.checkpoints import TOKENIZERS
-from hf_bert_impl.families.adapter import check, kernels_of, put_in_place
-from hf_bert_impl.families.table import longest_sequence
+from hf_bert_impl.encoders.lengths import longest_sequence
+from hf_bert_impl.encoders.probe import probe
 from hf_bert_impl.inference.loading import prepare_model
 from hf_bert_impl.measuring import timing
 from hf_bert_impl.measuring.batches import Case, make_batch
 from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
+from hf_bert_impl.model.preparing import prepared_kernels
 from hf_bert_impl.parity import reference_model
 
 #: Number of compared texts.
@@ -60,7 +61,7 @@ class Timed(abc.ABC):
 
     def kernels(self) -> str | None:
         """The kernels of a prepared model; None if it is not prepared."""
-        kernels = kernels_of(self.model)
+        kernels = prepared_kernels(self.model)
         return None if kernels is None else str(kernels)
 
 
@@ -85,7 +86,7 @@ class States(Timed):
             prepare_model(self.model, None if dtype == "float32" else dtype)
         elif name == "unchanged":
             if not is_ours:
-                put_in_place(self.model, check(self.model))
+                probe(self.model)
         else:
             self.model = reference_model(self.model) if is_ours else self.model
             self.model.set_attn_implementation("eager" if name == "upstream-eager" else "sdpa")

@@ -29,7 +29,7 @@ def fill_mask(
     with quiet_libraries():
         import torch
 
-        from hf_bert_impl.families.table import longest_sequence
+        from hf_bert_impl.encoders.lengths import longest_sequence
         from hf_bert_impl.inference.loading import load_config, prepare_model
         from hf_bert_impl.inference.masked_words import best_tokens, encode_masked
 

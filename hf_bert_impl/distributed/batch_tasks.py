@@ -32,8 +32,8 @@ from hf_bert_impl.data.text_input import check_record_text
 from hf_bert_impl.data.vector_table import arrow_table
 from hf_bert_impl.distributed.fingerprint import model_files
 from hf_bert_impl.errors import InputError, one_line
-from hf_bert_impl.families.adapter import kernels_of
 from hf_bert_impl.freed_memory import keep_freed_memory
+from hf_bert_impl.model.preparing import prepared_kernels
 
 #: Columns of equal length: a dictionary of lists or arrays, a pandas DataFrame, or a pyarrow table.
 Batch = Any
@@ -122,7 +122,7 @@ class BatchTask(abc.ABC):
         """The precision of the model's computation, with the kernels."""
         if hasattr(self.counter, "precision"):
             return str(self.counter.precision)
-        kernels, dtype = kernels_of(self.counter.model), self.counter.model.dtype
+        kernels, dtype = prepared_kernels(self.counter.model), self.counter.model.dtype
         return str(dtype).removeprefix("torch.") if kernels is None else str(kernels)
 
     def _texts(self, batch: Mapping[str, Any], column: str) -> list[str]:

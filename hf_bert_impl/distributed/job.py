@@ -39,6 +39,7 @@ from hf_bert_impl.errors import InputError, InputNote, one_line
 from hf_bert_impl.files.atomic import atomic_file, sync
 from hf_bert_impl.files.json_files import read_json, write_json
 from hf_bert_impl.files.text import check_text_file, escaped
+from hf_bert_impl.finite import NotFinite
 
 if TYPE_CHECKING:
     from hf_bert_impl.distributed.batch_tasks import BatchTask
@@ -191,8 +192,6 @@ class Job:
         Returns:
             The computed rows, the columns to write, and the reasons of failed rows by number.
         """
-        from hf_bert_impl.finite import NotFinite  # imports torch
-
         computed, usable = list[JobRow](), list[JobRow]()
         pieces, failed = [], dict[int, Exception]()
         for row in rows:

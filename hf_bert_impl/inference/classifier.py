@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from hf_bert_impl.data.token_budget import TOKEN_BUDGET, cut_batches
+from hf_bert_impl.encoders.lengths import longest_sequence
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.families.table import longest_sequence
 from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.inference.batching import check_text, padded_inputs
 from hf_bert_impl.inference.joined_calls import Counted, JoinedCalls

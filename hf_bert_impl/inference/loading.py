@@ -21,8 +21,8 @@ from hf_bert_impl.checkpoint_files import (
     check_tokenizer,
     explained,
 )
+from hf_bert_impl.encoders.weights import adapt
 from hf_bert_impl.errors import InputError, check_choice, check_whole, one_line
-from hf_bert_impl.families.adapter import adapt
 from hf_bert_impl.files.json_files import read_json
 from hf_bert_impl.finite import check_finite
 from hf_bert_impl.head_names import FAMILY_PREFIXES, in_family

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_bert_impl.data.token_budget import TOKEN_BUDGET, cut_batches
-from hf_bert_impl.families.adapter import has_adapter, is_masked_lm
+from hf_bert_impl.encoders.forward import has_forward
 from hf_bert_impl.inference.batching import ends_of
 from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
 
@@ -40,6 +40,9 @@ PACKED_MODULES = (
     *("Transformer", "Router", "Pooling", "Dense", "LayerNorm", "Normalize", "Dropout"),
     *("SpladePooling", "MultiVectorMask"),
 )
+
+#: Modules that need padded states, but do not read them at padding.
+PADDED_MODULES = ("WordWeights", "BoW", "WordEmbeddings", "StaticEmbedding", "WeightedLayerPooling")
 
 #: The feature that names a query's expansion tokens. `BertModel.forward` takes it, since their
 #: states are read although the mask excludes them.
@@ -101,7 +104,11 @@ def use_packed_loop(encoder: nn.Module) -> None:
     - in train mode, and where the caller calls `preprocess`;
     - for padded results (`output_value="token_embeddings"`), images and query expansion;
     - for a `Transformer` with `unpad_inputs=False`;
-    - if a module reads padded states (CNN, WordWeights, unknown modules).
+    - if the tokenizer pads on the left, since positions then depend on the padding;
+    - if a module needs padded states (WordWeights).
+
+    A module that reads states at padding (CNN, LSTM, unknown modules) gets all of them, in the
+    library's own batches.
 
     Args:
         encoder: A `SentenceTransformer`, `CrossEncoder`, `SparseEncoder` or `MultiVectorEncoder`
@@ -109,6 +116,9 @@ def use_packed_loop(encoder: nn.Module) -> None:
     """
     for declared in _declared_parameters(encoder):
         declared.add(EXPANSIONS)
+    if any(map(_reads_padding, _chain(encoder))):
+        _set_padding(encoder, is_computed=True)
+        return
     if not hasattr(type(encoder), "_inference"):
         warnings.warn(
             "sentence-transformers is older than 6.2, so batches stay padded; upgrade it: "
@@ -128,6 +138,8 @@ def use_packed_loop(encoder: nn.Module) -> None:
 
 def use_own_loop(encoder: nn.Module) -> None:
     """Undoes `use_packed_loop`."""
+    if any(map(_reads_padding, _chain(encoder))):
+        _set_padding(encoder, is_computed=False)
     for name in _METHODS:
         vars(encoder).pop(name, None)
     for declared in _declared_parameters(encoder):
@@ -261,6 +273,22 @@ def _takes_packed_rows(module: nn.Module) -> bool:
     return getattr(kind, "takes_packed_rows", is_stock and kind.__name__ in PACKED_MODULES)
 
 
+def _reads_padding(module: nn.Module) -> bool:
+    """Whether a module may read the states of padding."""
+    kind = type(module)
+    is_known = kind.__name__ in PADDED_MODULES or kind.__module__.startswith("torch.nn.")
+    return not (_takes_packed_rows(module) or is_known or hasattr(kind, "takes_packed_rows"))
+
+
+def _set_padding(encoder: nn.Module, is_computed: bool) -> None:
+    """Makes the models of an encoder compute padding, as stock does, or skip it."""
+    for module in encoder.modules():
+        if isinstance(module, BertPreTrainedModel):
+            module.config.padding_free = not is_computed
+        elif has_forward(module):
+            vars(module)["forward"].skips_padding = not is_computed
+
+
 def _gives_packed_rows(module: Any) -> bool:
     model = module.model
     model = model.get_base_model() if hasattr(model, "get_base_model") else model  # PEFT's
@@ -268,14 +296,15 @@ def _gives_packed_rows(module: Any) -> bool:
         takes_packed_input(model)
         and module.transformer_task in TASKS
         and module.unpad_inputs is not False
+        and getattr(module.tokenizer, "padding_side", "right") == "right"
         and "text" in module.modality_config
         and all(entry["method"] == "forward" for entry in module.modality_config.values())
     )
 
 
 def takes_packed_input(model: nn.Module) -> bool:
-    """Whether a model takes packed rows, as heads of other families do not."""
-    return isinstance(model, BertPreTrainedModel) or has_adapter(model) or is_masked_lm(model)
+    """Whether a model takes packed rows."""
+    return isinstance(model, BertPreTrainedModel) or has_forward(model)
 
 
 def _should_pack(module: Any, *arguments: Any, **options: Any) -> bool:

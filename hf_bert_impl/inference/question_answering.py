@@ -30,8 +30,9 @@ from hf_bert_impl.data.windows import (
     check_lengths,
     cut_windows,
 )
+from hf_bert_impl.encoders.lengths import longest_sequence
+from hf_bert_impl.encoders.probe import why_not
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.families.table import family_of, longest_sequence
 from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.inference.answer_options import AnswerOptions
 from hf_bert_impl.inference.batching import padded_inputs
@@ -126,7 +127,7 @@ class QuestionAnsweringPipeline(Pipeline):
                 "hf_bert_impl.BertForQuestionAnswering."
             )
         is_bert = isinstance(model, BertPreTrainedModel)
-        if batch_invariant and not is_bert and family_of(model) is None:
+        if batch_invariant and not is_bert and why_not(model) is not None:
             raise InputError(
                 f"A {type(model).__name__} cannot be batch-invariant. Load the model by "
                 "hf_bert_impl.BertForQuestionAnswering, or leave `batch_invariant` out."
@@ -141,7 +142,7 @@ class QuestionAnsweringPipeline(Pipeline):
         if batch_invariant and is_bert:  # the choice of kernels depends on it
             model.config.batch_invariant = True
         dtype = None if isinstance(prepare, bool) else prepare
-        is_known = is_bert or family_of(model) is not None
+        is_known = is_bert or why_not(model) is None
         if is_known and (dtype or (prepare and self.device.type == "cpu")):
             prepare_model(model, dtype)
 

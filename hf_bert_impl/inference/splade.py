@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from hf_bert_impl.encoders.forward import MaskedLM, is_masked_lm
 from hf_bert_impl.errors import InputError, check_choice
-from hf_bert_impl.families.adapter import MaskedLM, is_masked_lm
 from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.model.inputs import Inputs
 from hf_bert_impl.model.layers import LARGEST_BLOCK

@@ -315,10 +315,15 @@ def is_recorded(states: Tensor, *parameters: Tensor | None) -> bool:
 
 
 def joined(layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor]:
-    """The weights (N, in) and biases (N,) of layers side by side."""
+    """The weights (N, in) and biases (N,) of layers side by side; zeros for no bias."""
+    weights: list[Tensor] = [layer.weight for layer in layers]
+    biases: list[Tensor] = [
+        weight.new_zeros(len(weight)) if layer.bias is None else layer.bias
+        for layer, weight in zip(layers, weights, strict=True)
+    ]
     if len(layers) == 1:
-        return layers[0].weight, layers[0].bias
-    return torch.cat([layer.weight for layer in layers]), torch.cat([la.bias for la in layers])
+        return weights[0], biases[0]
+    return torch.cat(weights), torch.cat(biases)
 
 
 def finish(output: Tensor, residual: Tensor | None, activation: Fused) -> Tensor:
@@ -523,11 +528,11 @@ def why_not_packed(layer: Any) -> str | None:
     if is_hooked(layer):
         return "has a hook"
     weight, bias = parameters_of(layer)
-    if type(weight) is not nn.Parameter or type(bias) is not nn.Parameter:
+    if type(weight) is not nn.Parameter or type(bias) not in (nn.Parameter, type(None)):
         return "has no plain weight and bias"
     if not (_fits(weight, bias) and weight.is_cpu):
         return "has a weight and a bias that do not fit or are no whole blocks of the CPU's memory"
-    if weight.is_inference() or bias.is_inference():
+    if weight.is_inference() or (bias is not None and bias.is_inference()):
         return (
             "was made in torch.inference_mode(), where torch counts no changes of a weight; load "
             "the model outside of it"

@@ -74,6 +74,16 @@ def _forms(model: Any, kernels: Kernels) -> dict[tuple[Any, ...], Form]:
 
 def _convert(model: Any, dtype: torch.dtype | str | None) -> torch.dtype | None:
     """Converts a model to the precision that it is prepared in; gives that, None for its own."""
+    precision = precision_of(model, dtype)
+    if precision not in (None, torch.int8):
+        model.to(precision)
+    elif precision is not None and model.device.type == "cpu":  # int8 is for linear layers alone
+        model.to(torch.float32)
+    return precision
+
+
+def precision_of(model: Any, dtype: torch.dtype | str | None) -> torch.dtype | None:
+    """The precision that a model is prepared in; None for its own."""
     is_on_cpu = model.device.type == "cpu"
     precision: Any = DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
     if dtype == "auto":
@@ -83,14 +93,9 @@ def _convert(model: Any, dtype: torch.dtype | str | None) -> torch.dtype | None:
         if reason is not None:  # an emulation would be many times slower
             logger.warning(f"{reason}, so the model computes in float32")
             precision = torch.float32
-    if precision == torch.int8:  # which is for linear layers alone
-        if is_on_cpu:
-            model.to(torch.float32)
-        else:
-            place, kind = model.device.type, str(model.dtype).removeprefix("torch.")
-            logger.warning(f"dtype={dtype!r} has no kernels on {place}; it computes in {kind}")
-    elif precision is not None:
-        model.to(precision)
+    if precision == torch.int8 and not is_on_cpu:
+        place, kind = model.device.type, str(model.dtype).removeprefix("torch.")
+        logger.warning(f"dtype={dtype!r} has no kernels on {place}; it computes in {kind}")
     return precision
 
 

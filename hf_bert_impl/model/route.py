@@ -58,6 +58,7 @@ MOVERS = (
     "accelerate.hooks",
     "transformers.modeling_utils",
     "transformers.utils.output_capturing",  # which act while upstream's `forward` runs
+    "hf_bert_impl.encoders",
     "hf_bert_impl.in_place",
 )
 
@@ -251,7 +252,8 @@ def why_watched(module: nn.Module) -> str | None:
     if "forward" in vars(module):
         # accelerate's wrappers. The last one converts results of a whole model.
         wrapper = vars(module).get("_hf_hook")
-        if not _moves_weights(wrapper) and "_original_forward" not in vars(module):
+        is_known = _moves_weights(wrapper) or _moves_weights(vars(module)["forward"])
+        if not is_known and "_original_forward" not in vars(module):
             return "another forward"
     return None
 

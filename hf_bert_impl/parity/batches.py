@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from hf_bert_impl.encoders.lengths import longest_sequence
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.families.table import longest_sequence
 
 Batch = dict[str, Tensor]
 

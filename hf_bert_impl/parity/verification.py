@@ -11,8 +11,8 @@ import transformers
 import hf_bert_impl
 from hf_bert_impl import checkpoints
 from hf_bert_impl.checkpoints import Checkpoint
+from hf_bert_impl.encoders.lengths import longest_sequence
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.families.table import longest_sequence
 from hf_bert_impl.head_names import in_family
 from hf_bert_impl.inference.loading import find_device, load_config
 from hf_bert_impl.optimization import optimize

@@ -20,8 +20,8 @@ from hf_bert_impl.data.option_ranges import check_length
 from hf_bert_impl.data.task_collator import Feature, collate, ids_and_types, token_count
 from hf_bert_impl.data.task_files import Row, read_dataset, read_rows
 from hf_bert_impl.data.token_budget import cut_batches
+from hf_bert_impl.encoders.lengths import longest_sequence
 from hf_bert_impl.errors import InputError, check_choice
-from hf_bert_impl.families.table import longest_sequence
 from hf_bert_impl.inference.eval_mode import eval_mode
 from hf_bert_impl.tasks.metrics import Metrics
 

@@ -18,9 +18,9 @@ import torch
 from hf_bert_impl.data.option_ranges import check_length
 from hf_bert_impl.data.task_collator import Feature, collate, token_count
 from hf_bert_impl.data.token_budget import cut_batches
+from hf_bert_impl.encoders.forward import MaskedLM, is_masked_lm
+from hf_bert_impl.encoders.lengths import longest_sequence
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.families.adapter import MaskedLM, is_masked_lm
-from hf_bert_impl.families.table import longest_sequence
 from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.tasks.metrics import perplexity
 

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.families import CASES, FAMILIES, main
 from hf_bert_impl.benchmark.contestants import States
 from hf_bert_impl.benchmark.peers import Settings, Source
-from tests.families.cases import random_stock
+from tests.encoders.cases import random_stock
 
 
 def test_every_family_is_raced(capsys):

@@ -7,9 +7,9 @@ import pytest
 import transformers
 from safetensors.torch import load_file, save_file
 
-from hf_bert_impl.families.adapter import Forward
+from hf_bert_impl.encoders.forward import Forward
 from hf_bert_impl.inference.loading import load_tokenizer
-from tests.families.cases import PREFIXES, random_stock
+from tests.encoders.cases import PREFIXES, random_stock
 from tests.support.checkpoints import WORDS, save_checkpoint
 
 TEXTS = ["nice to meet you", "the river rose over night and the river , a rose .", "the river"]
@@ -130,7 +130,7 @@ def test_evaluate(hf_bert, save, task, name, file, options, packed, tmp_path):
     [
         ("convert", "new"),
         ("push", "me/x", "--dry-run", "new"),
-        ("export", "new", "-f", "torch-export"),
+        ("export", "-o", "new.pt2"),
         ("attention", "the", "-o", "new.html"),
     ],
 )
@@ -171,9 +171,7 @@ def test_embed_needs_the_encoder_alone(hf_bert, save, prefix, one_error_line, tm
     size = "hidden_dim" if prefix == "DistilBert" else "intermediate_size"
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {size: 8}))
-    one_error_line(
-        hf_bert(*command, "--overwrite"), "does not fit the config", "the model has (8,)"
-    )
+    one_error_line(hf_bert(*command, "--overwrite"), "mismatched_sizes")
 
 
 @pytest.mark.parametrize(
@@ -186,12 +184,9 @@ def test_embed_needs_the_encoder_alone(hf_bert, save, prefix, one_error_line, tm
 )
 def test_what_is_served(save, name, task):
     pytest.importorskip("sentence_transformers")
-    from hf_bert_impl.serving.model_worker import PREDICTORS, task_of
+    from hf_bert_impl.serving.model_worker import task_of
 
-    folder = str(save(name, num_labels=2))
-    assert task_of(folder) == task
-    load, attribute = PREDICTORS[task]
-    assert getattr(load(folder), attribute) is not None
+    assert task_of(str(save(name, num_labels=2))) == task
 
 
 def test_tokenizer_of_the_family(tmp_path):

@@ -9,7 +9,7 @@ import transformers
 
 import hf_bert_impl
 from hf_bert_impl import BertForMaskedLM
-from tests.families.cases import assert_close, attended, random_batch, random_stock
+from tests.encoders.cases import assert_close, attended, random_batch, random_stock
 
 pytestmark = pytest.mark.ecosystem
 PARTS = {"bert.embeddings": "cpu", "bert.encoder.layer.0": "cpu", "bert.encoder.layer.1": "disk"}

@@ -7,10 +7,10 @@ import torch
 import transformers
 
 import hf_bert_impl
-from hf_bert_impl.families.adapter import forwards
+from hf_bert_impl.encoders.forward import forwards
 from hf_bert_impl.model.preparing import prepared_kernels
 from tests.ecosystem.test_optimize import KINDS, TEXTS, assert_close
-from tests.families.cases import PREFIXES, count_stock_calls, random_stock
+from tests.encoders.cases import PREFIXES, count_stock_calls, random_stock
 
 HEADS = {
     "dense": "Model",
@@ -36,7 +36,7 @@ def save(tmp_path, minilm_path):
 
 
 def are_prepared(model):
-    found = [prepared_kernels(forward.own) for forward in forwards(model)]
+    found = [prepared_kernels(forward.model) for forward in forwards(model)]
     return bool(found) and None not in found
 
 
@@ -126,9 +126,85 @@ def test_adapters(library, prefix, monkeypatch):
         adapted = peft.get_peft_model(model, config).eval()
         if when == "after":
             hf_bert_impl.optimize(adapted, "float32")
+        calls.clear()  # of the probe
         with torch.no_grad():
             results.append(adapted(input_ids=ids, attention_mask=mask).logits)
             results.append(adapted.merge_and_unload()(input_ids=ids, attention_mask=mask).logits)
     for found in results[1:]:
         torch.testing.assert_close(found, results[0], atol=2e-5, rtol=0)
     assert not calls
+
+
+def hook(model):
+    part = next(part for part in model.modules() if isinstance(part, torch.nn.Linear))
+    part.register_forward_hook(lambda module, inputs, output: 2 * output)
+
+
+def cut(model):
+    layers = next(part for part in model.modules() if type(part) is torch.nn.ModuleList)
+    del layers[-1]
+
+
+def wider(model):
+    part = next(part for part in model.modules() if type(part) is torch.nn.ModuleList)[0]
+    name, layer = next(
+        (name, layer) for name, layer in part.named_modules() if isinstance(layer, torch.nn.Linear)
+    )
+    part.set_submodule(name, torch.nn.Sequential(layer, torch.nn.Softmax(dim=-2)))
+
+
+@pytest.mark.ecosystem
+@pytest.mark.parametrize("change", [hook, cut, wider])
+@pytest.mark.parametrize("name", ["RobertaModel", "MPNetModel", "DistilBertModel"])
+def test_sentences_after_a_change(library, save, name, change):
+    sentences = library("sentence_transformers").SentenceTransformer
+    folder = save(name)
+    stock, model = (sentences(folder, device="cpu") for _ in range(2))
+    hf_bert_impl.optimize(model, "float32")
+    for one in (stock, model):
+        change(one)
+    assert_close(model.encode(TEXTS[:3], batch_size=3), stock.encode(TEXTS[:3], batch_size=3), 2e-5)
+
+
+@pytest.mark.ecosystem
+@pytest.mark.parametrize("kind", ["CNN", "LSTM"])
+@pytest.mark.parametrize("name", ["RobertaModel", "BertModel"])
+def test_modules_that_read_padding(library, save, name, kind, tmp_path):
+    library("sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules
+
+    if name == "BertModel":
+        folder = save("DistilBertModel")
+        words = transformers.AutoTokenizer.from_pretrained(folder)
+        sizes = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2}
+        config = transformers.BertConfig(vocab_size=len(words), intermediate_size=9, **sizes)
+        transformers.BertModel(config).save_pretrained(folder)
+    else:
+        folder = save(name)
+    first = modules.Transformer(folder)
+    width = first.get_embedding_dimension()
+    options = {"CNN": {"out_channels": 6}, "LSTM": {"hidden_dim": 6}}[kind]
+    second = getattr(modules, kind)(width, **options)
+    pooling = modules.Pooling(second.get_embedding_dimension())
+    model = SentenceTransformer(modules=[first, second, pooling], device="cpu").eval()
+    expected = model.encode(TEXTS)
+    hf_bert_impl.optimize(model, "float32")
+    assert_close(model.encode(TEXTS), expected, 2e-5)
+    hf_bert_impl.restore(model)
+    assert_close(model.encode(TEXTS), expected, 0)
+
+
+@pytest.mark.ecosystem
+@pytest.mark.parametrize("name", ["ElectraModel", "RobertaModel"])
+def test_padding_on_the_left(library, save, name):
+    model = library("sentence_transformers").SentenceTransformer(save(name), device="cpu")
+    model.tokenizer.padding_side = "left"
+    hf_bert_impl.optimize(model, "float32")
+    vectors = model.encode(TEXTS[:3], output_value=None)
+    for one in vectors:
+        states = one["token_embeddings"][one["attention_mask"].bool()]
+        torch.testing.assert_close(one["sentence_embedding"], states.mean(0), atol=2e-5, rtol=0)
+    found = model.encode(TEXTS[:3], convert_to_tensor=True)
+    expected = torch.stack([one["sentence_embedding"] for one in vectors])
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)

@@ -9,9 +9,9 @@ import transformers
 from torch import nn
 
 import hf_bert_impl
-from hf_bert_impl.families.adapter import forwards
+from hf_bert_impl.encoders.forward import forwards
 from hf_bert_impl.model.preparing import prepared_kernels
-from tests.families.cases import (
+from tests.encoders.cases import (
     PREFIXES,
     assert_close,
     attended,
@@ -22,7 +22,7 @@ from tests.families.cases import (
 
 
 def is_prepared(model):
-    return [prepared_kernels(forward.own) is not None for forward in forwards(model)] == [True]
+    return len(forwards(model)) == 1 and prepared_kernels(model) is not None
 
 
 def call(model, batch):
@@ -31,8 +31,11 @@ def call(model, batch):
 
 
 def attributes(model):
-    """The class and the attribute names of each module, by path."""
-    return {path: (type(part), {*vars(part)}) for path, part in model.named_modules()}
+    """The class, the config and the attribute names of each module, by path."""
+    return {
+        path: (type(part), id(vars(part).get("config")), {*vars(part)})
+        for path, part in model.named_modules()
+    }
 
 
 @pytest.fixture(params=PREFIXES)
@@ -47,7 +50,7 @@ def test_restored_as_it_was(prefix):
     weights = {name: (p, p.data_ptr()) for name, p in model.named_parameters()}
     for dtype in ("auto", "bfloat16", "int8", "float32", None):
         assert hf_bert_impl.optimize(model, dtype) is model
-        assert is_prepared(model) and model.dtype == forwards(model)[0].own.dtype
+        assert is_prepared(model)
         assert call(model, batch).logits.dtype == torch.float32
         torch.testing.assert_close(call(model, batch).logits, before.logits, atol=0.2, rtol=0.1)
         assert hf_bert_impl.restore(model) is model
@@ -65,8 +68,7 @@ def test_copies_and_files(prefix, dtype, tmp_path):
     for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert type(again) is type(stock) and is_prepared(again)
         assert torch.equal(call(again, batch).logits, found.logits)
-        parts = set(forwards(again)[0].own.modules())
-        assert {m for m in again.base_model.modules() if type(m) is nn.Linear} <= parts
+        assert forwards(again)[0].model is again.base_model
     model.save_pretrained(tmp_path)
     assert not list(tmp_path.glob("*.py"))
     loaded = type(stock).from_pretrained(tmp_path)
@@ -93,7 +95,7 @@ def test_replicas_of_data_parallel(prefix):
 def new_linear(model):
     for module in model.base_model.modules():
         for name, part in module.named_children():
-            if type(part) is nn.Linear:
+            if isinstance(part, nn.Linear):
                 setattr(module, name, copy.deepcopy(part))
                 getattr(module, name).weight.data.mul_(1.5)
                 return
@@ -123,6 +125,8 @@ CHANGES = {
     "layers in another order": reverse_layers,
     "more words": resize,
     "another attention": lambda m: m.set_attn_implementation("eager"),
+    "a layer in train mode": lambda model: in_one_layer(model, lambda layer: layer.train()),
+    "another config": lambda model: setattr(model, "config", copy.deepcopy(model.config)),
 }
 
 
@@ -148,9 +152,15 @@ def double(layer):
     layer.register_forward_hook(lambda m, i, out: (2 * out[0],) if type(out) is tuple else 2 * out)
 
 
-def less_layers(model):
-    layers = next(part for part in model.modules() if type(part) is nn.ModuleList)
-    layers.append(copy.deepcopy(layers[0]))
+class Flipped(nn.Linear):
+    """Adds the states of the sequence in reverse, so packed rows would be wrong."""
+
+    def forward(self, states):
+        return super().forward(states + states.flip(-2))
+
+
+def adapt_layer(layer):
+    next(part for part in layer.modules() if isinstance(part, nn.Linear)).__class__ = Flipped
 
 
 #: Cases for stock's `forward`: a change of the model, and arguments.
@@ -158,8 +168,7 @@ BY_STOCK = {
     "attention weights": (lambda model: None, {"output_attentions": True}),
     "an argument without effect": (lambda model: None, {"head_mask": torch.ones(2, 3)}),
     "a hook of a layer": (lambda model: in_one_layer(model, double), {}),
-    "a layer in train mode": (lambda model: in_one_layer(model, lambda layer: layer.train()), {}),
-    "one layer more": (less_layers, {}),
+    "an adapter of another library": (lambda model: in_one_layer(model, adapt_layer), {}),
     "a mask of pairs": (lambda model: None, {"attention_mask": torch.ones(5, 1, 13, 13).bool()}),
 }
 
@@ -177,7 +186,7 @@ def test_computed_by_stock(prefix, what, monkeypatch):
     found = call(model, batch)
     assert len(calls) == 1
     for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, atol=0, rtol=0)
+        torch.testing.assert_close(found[name], value, atol=2e-5, rtol=0)
 
 
 def test_exported():
@@ -205,7 +214,7 @@ def test_long_sequences(length):
     mask = (torch.arange(length) < 512).long().expand(2, -1)
     batch = {"input_ids": ids.masked_fill(mask == 0, 2), "attention_mask": mask}
     assert_close(call(model, batch), call(stock, batch), mask != 0, 1e-4)
-    with pytest.raises(ValueError, match=rf"{length} tokens. The model takes at most 512 .*max_le"):
+    with pytest.raises((IndexError, RuntimeError)):
         call(model, {"input_ids": ids})
 
 
@@ -229,22 +238,10 @@ def test_batch_invariance(prefix):
             "batch_invariant=True cannot be used with a head of transformers. ",
         ),
         (
-            "MPNetModel",
-            lambda model: setattr(model.config, "batch_invariant", True),
-            {"attention_mask": torch.tensor([[1, 0] * 6 + [1]])},
-            "batch_invariant=True cannot be used with a mask with holes, or a row without tokens. ",
-        ),
-        (
-            "MPNetForQuestionAnswering",
-            lambda model: None,
-            {"cu_seq_lens_q": torch.tensor([0, 5, 13])},
-            "packed input cannot be used with a head of transformers",
-        ),
-        (
             "DistilBertModel",
-            lambda model: in_one_layer(model, double),
-            {"cu_seq_lens_q": torch.tensor([0, 5, 13])},
-            "packed input cannot be used with a hook of transformer.layer.0. ",
+            lambda model: None,
+            {"cu_seq_lens_q": torch.tensor([0, 5, 14])},
+            "`cu_seq_lens_q` is for texts of .5, 9. tokens",
         ),
     ],
 )
@@ -257,31 +254,87 @@ def test_refused(name, change, options, said):
     assert "\n" not in str(error.value)
 
 
-class OwnRoberta(transformers.RobertaModel):
-    """A class with custom code."""
+def causal():
+    config = transformers.RobertaConfig(
+        vocab_size=61, hidden_size=12, num_attention_heads=2, intermediate_size=9, is_decoder=True
+    )
+    return transformers.RobertaForCausalLM(config)
+
+
+def other(name, **fields):
+    sizes = {"vocab_size": 61, "hidden_size": 12, "num_hidden_layers": 1}
+    sizes |= {"num_attention_heads": 2, "intermediate_size": 9}
+    config = getattr(transformers, f"{name}Config")(**(sizes | fields))
+    return getattr(transformers, f"{name}Model")(config).eval()
+
+
+def replaced():
+    stock = random_stock("RobertaModel")
+    stock.forward = stock.forward
+    return stock
 
 
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda stock: OwnRoberta(stock.config), "holds no BERT but .*OwnRoberta"),
-        (
-            lambda stock: transformers.RobertaForCausalLM(
-                transformers.RobertaConfig(**(stock.config.to_diff_dict() | {"is_decoder": True}))
-            ),
-            "holds no BERT but .*RobertaForCausalLM",
-        ),
-        (lambda stock: less_layers(stock) or stock, "has 3 layers, and 2 by its config"),
-        (
-            lambda stock: setattr(stock, "forward", stock.forward) or stock,
-            "has a replaced forward",
-        ),
+        (causal, "is a decoder"),
+        (lambda: other("DebertaV2"), "DebertaV2Model .*AttentionInterface"),
+        (lambda: other("GPT2", n_embd=12, n_head=2, n_layer=1), "a causal mask"),
+        (lambda: other("ConvBert", embedding_size=12), "with packed rows"),
+        (replaced, "has a replaced forward"),
     ],
 )
 def test_left_alone(make, said):
-    model = make(random_stock("RobertaModel"))
+    model = make()
     before = attributes(model)
     with pytest.raises(ValueError, match=said) as error:
         hf_bert_impl.optimize(nn.ModuleList([model]), "float32")
     assert "\n" not in str(error.value)
     assert attributes(model) == before
+
+
+@pytest.mark.parametrize("convert", ["float", "double", "half", "bfloat16"])
+@pytest.mark.parametrize("name", ["MPNetModel", "BertModel"])
+def test_originals_come_back(name, convert, tmp_path):
+    """Whatever the dtype is in between; a changed weight stays changed."""
+    stock = other("Bert") if name == "BertModel" else random_stock(name, 3)
+    before = copy.deepcopy(stock.state_dict())
+    ways = {
+        "restore": hf_bert_impl.restore,
+        "train": lambda model: model.train(),
+        "save": lambda model: (
+            model.save_pretrained(tmp_path) or type(stock).from_pretrained(tmp_path)
+        ),
+    }
+    for way in ways.values():
+        model = hf_bert_impl.optimize(copy.deepcopy(stock), "bfloat16")
+        model = way(getattr(model, convert)())
+        assert {w: v.dtype for w, v in model.state_dict().items()} == {
+            w: v.dtype for w, v in before.items()
+        }
+        for path, weight in model.state_dict().items():
+            assert torch.equal(weight, before[path]), path
+    model = hf_bert_impl.optimize(copy.deepcopy(stock), "bfloat16")
+    with torch.no_grad():
+        changed = next(model.parameters()).mul_(2)
+    restored = next(hf_bert_impl.restore(getattr(model, convert)()).parameters())
+    torch.testing.assert_close(restored, changed.float())
+
+
+@pytest.mark.parametrize("name", ["MPNetModel", "BertModel"])
+def test_a_failing_call_changes_nothing(name, monkeypatch):
+    stock = other("Bert") if name == "BertModel" else random_stock(name, 3)
+    batch = {"input_ids": torch.randint(5, 60, (2, 7))}
+    model = hf_bert_impl.optimize(copy.deepcopy(stock), "bfloat16")
+    before = call(model, batch).last_hidden_state
+    with pytest.raises(ValueError):
+        hf_bert_impl.optimize(model, "int4")
+    assert torch.equal(call(model, batch).last_hidden_state, before)
+    monkeypatch.setattr("hf_bert_impl.optimization._sentence_models", lambda modules: [1])
+    with pytest.raises(AttributeError):
+        hf_bert_impl.optimize(model, "float32")
+    monkeypatch.undo()
+    assert torch.equal(call(model, batch).last_hidden_state, before)
+    assert model.dtype == torch.bfloat16
+    hf_bert_impl.restore(model)
+    assert torch.equal(call(model, batch)[0], call(stock.eval(), batch)[0])

@@ -1,0 +1,66 @@
+"""MPNet's attention on packed rows: it adds a bias of relative positions to the scores."""
+
+from typing import Any
+
+from torch import Tensor, nn
+from transformers.models.mpnet.modeling_mpnet import MPNetEncoder, MPNetSelfAttention
+
+from hf_bert_impl.encoders.rows import ROWS, Group, by_groups
+
+
+class RowsEncoder(MPNetEncoder):
+    """An encoder that computes no bias for packed rows; its layers do, by sequence."""
+
+    def compute_position_bias(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """None for packed rows, else as upstream."""
+        return None if ROWS.get() is not None else super().compute_position_bias(x, *args, **kwargs)
+
+
+class RowsSelfAttention(MPNetSelfAttention):
+    """Self-attention of padded states as upstream, and of packed rows by sequence."""
+
+    #: The encoder, outside of this module's tree.
+    encoder: MPNetEncoder
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """(B, S, D), or (1, T, D) packed rows, to a tuple of the same."""
+        rows = ROWS.get()
+        if rows is None:
+            return super().forward(hidden_states, *args, **kwargs)
+
+        def bias(start: int, group: Group) -> Tensor:
+            if ("bias", start) not in rows.shared:
+                encoder, distances = self.encoder, rows.distances(start, group)
+                buckets = encoder.relative_position_bucket(distances.to(hidden_states.device))
+                values = encoder.relative_attention_bias(buckets).movedim(-1, 1)  # (count, H, q, k)
+                rows.shared["bias", start] = values
+            return rows.shared["bias", start]
+
+        shape = (*hidden_states.shape[:-1], -1, self.attention_head_size)
+        layers = (self.q, self.k, self.v)
+        query, key, value = (layer(hidden_states).view(shape).transpose(1, 2) for layer in layers)
+        dropout = self.dropout.p if self.training else 0.0
+        context = by_groups(rows, query, key, value, bias, None, dropout)
+        return (self.o(context.flatten(-2)),)
+
+
+#: Classes for packed rows to upstream's.
+UPSTREAM = {RowsEncoder: MPNetEncoder, RowsSelfAttention: MPNetSelfAttention}
+
+
+def exchange(bare: nn.Module) -> None:
+    """Gives the modules of an MPNet the classes for packed rows."""
+    encoder: Any = bare.encoder
+    encoder.__class__ = RowsEncoder
+    for part in encoder.modules():
+        if type(part) is MPNetSelfAttention:
+            part.__class__ = RowsSelfAttention
+            vars(part)["encoder"] = encoder
+
+
+def exchange_back(bare: nn.Module) -> None:
+    """Undoes `exchange`."""
+    for part in bare.modules():
+        if type(part) in UPSTREAM:
+            part.__class__ = UPSTREAM[type(part)]
+            vars(part).pop("encoder", None)

@@ -1,1 +1,0 @@
-"""transformers' models that are almost BERT: a table of differences, and one adapter."""
