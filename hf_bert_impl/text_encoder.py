@@ -92,6 +92,9 @@ class TextEncoder(SentenceTransformer):
         torch.Size([2, 2])
     """
 
+    #: A text's vector does not depend on its batch, so modules get zeros at padding.
+    padding_is_zero = True
+
     def __init__(
         self,
         model_name_or_path: str | os.PathLike[str] | None = None,

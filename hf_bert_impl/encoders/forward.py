@@ -365,10 +365,13 @@ class MaskedLM:
 
     def scores(self, states: Tensor) -> Tensor:
         """(N, D) to (N, V)."""
+        forward = vars(self.model)["forward"]
+        forward.inside.why_stock()
         token = _states.set(states[None])
         try:
             ids = torch.zeros(1, len(states), dtype=torch.long, device=states.device)
-            scores: Tensor = vars(self.model)["forward"].stock(ids, return_dict=True).logits[0]
+            with computed_by(forward.inside.products(forward.inside.root)):
+                scores: Tensor = forward.stock(ids, return_dict=True).logits[0]
             return scores
         finally:
             _states.reset(token)

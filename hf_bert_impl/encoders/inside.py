@@ -9,11 +9,14 @@ from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from hf_bert_impl.encoders.rows import RowsConfig
+from hf_bert_impl.model.linear import type_name
 from hf_bert_impl.model.route import Inside, takes_rows
 
 #: The modules whose states may be packed rows: transformers' own, this
 #: package's, and losses, which heads hold.
 HOMES = ("transformers.models.", "hf_bert_impl.", "torch.nn.modules.loss")
+#: PEFT's wrapper of a head's module, which calls it.
+WRAPPER = "peft.utils.other.ModulesToSaveWrapper"
 
 
 class StockInside(Inside):
@@ -84,7 +87,8 @@ class StockInside(Inside):
 
     def takes_rows(self, kind: type) -> bool:
         """Whether modules of this class support packed rows: stock's own do, as the probe shows."""
-        return kind.__module__.startswith((*HOMES, type(self.bare).__module__)) or takes_rows(kind)
+        is_stock = kind.__module__.startswith((*HOMES, type(self.bare).__module__))
+        return is_stock or takes_rows(kind) or type_name(kind) == WRAPPER
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.model, self.bare)

@@ -116,7 +116,7 @@ def use_packed_loop(encoder: nn.Module) -> None:
     """
     for declared in _declared_parameters(encoder):
         declared.add(EXPANSIONS)
-    if any(map(_reads_padding, _chain(encoder))):
+    if _has_padding(encoder):
         _set_padding(encoder, is_computed=True)
         return
     if not hasattr(type(encoder), "_inference"):
@@ -138,7 +138,7 @@ def use_packed_loop(encoder: nn.Module) -> None:
 
 def use_own_loop(encoder: nn.Module) -> None:
     """Undoes `use_packed_loop`."""
-    if any(map(_reads_padding, _chain(encoder))):
+    if _has_padding(encoder):
         _set_padding(encoder, is_computed=False)
     for name in _METHODS:
         vars(encoder).pop(name, None)
@@ -271,6 +271,12 @@ def _takes_packed_rows(module: nn.Module) -> bool:
     kind = type(module)
     is_stock = kind.__module__.startswith("sentence_transformers.")
     return getattr(kind, "takes_packed_rows", is_stock and kind.__name__ in PACKED_MODULES)
+
+
+def _has_padding(encoder: nn.Module) -> bool:
+    """Whether a module reads states at padding, and they shall be stock's."""
+    is_zero = getattr(type(encoder), "padding_is_zero", False)
+    return not is_zero and any(map(_reads_padding, _chain(encoder)))
 
 
 def _reads_padding(module: nn.Module) -> bool:

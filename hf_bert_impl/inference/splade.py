@@ -10,6 +10,7 @@ Notation: B batch, S sequence, R texts, N tokens of all texts, V vocabulary, D h
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -101,7 +102,8 @@ def splade_vectors(
     head: Callable[[Tensor], Tensor]
     if isinstance(model, BertForMaskedLM):
         inputs = Inputs.of(model.config, *given, None, options)
-        encoded, head = model._encode(inputs, Wanted(), **options), model.cls
+        encoded = model._encode(inputs, Wanted(), **options)
+        head = partial(model._score, model.cls)
     else:
         other = MaskedLM(model)
         names = ("input_ids", "attention_mask", "token_type_ids", "position_ids")

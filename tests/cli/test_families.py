@@ -73,7 +73,7 @@ def test_classify_answer_and_fill(hf_bert, save, prefix, packed, tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
     classifier = save(f"{prefix}ForSequenceClassification")
     output = tmp_path / "labels"
-    result = hf_bert("classify", tmp_path / "texts.txt", "-m", classifier, "-o", output)
+    result = hf_bert("classify", classifier, tmp_path / "texts.txt", "-o", output)
     assert result.status == 0 and packed
     pipe = transformers.pipeline("text-classification", model=str(classifier), device="cpu")
     read = pytest.importorskip("pyarrow.parquet").read_table

@@ -343,7 +343,7 @@ def test_a_real_model_equals_sentence_transformers(minilm_path):
 
 def test_a_model_without_a_bert():
     words = modules.StaticEmbedding(library_tokenizer(), embedding_dim=4)
-    with pytest.raises(InputError, match="holds no BERT"):
+    with pytest.raises(InputError, match="has no encoder that can skip padding"):
         TextEncoder(modules=[words], device="cpu")
 
 
