@@ -284,7 +284,7 @@ def load_prepared(
         model: A folder or a hub id.
         head: The required head, as for `class_name`.
         dtype: As for `TextEncoder`.
-        batch_invariant: As for `TextEncoder`; for other families see `loading.budget_for`.
+        batch_invariant: As for `TextEncoder`; no effect on the heads of other families.
 
     Raises:
         ValueError, OSError: The dtype is unknown, or the checkpoint cannot be used.

@@ -431,6 +431,11 @@ def checked_files(path: str | None, kind: str, options: Mapping[str, Any]) -> It
             ) from error
         if isinstance(error, ValueError | OSError):
             raise
+        if "ignore_mismatched_sizes" in str(error):
+            raise InputError(
+                f"the checkpoint {path} does not fit the config: its weights have other sizes. "
+                "Use its own config, or restore its files."
+            ) from error
         raise InputError(
             f"{path} could not be loaded ({type(error).__name__}: {one_line(error)[:200]}). "
             "Restore its files."

@@ -233,13 +233,11 @@ class Classify(BatchTask):
     ) -> None:
         from hf_bert_impl import checkpoints
         from hf_bert_impl.inference.classifier import TextClassifier
-        from hf_bert_impl.inference.loading import budget_for
 
         super().__init__(threads, (column,), (output_column, score_column))
         head = "sequence-classification"
         loaded, tokenizer = checkpoints.load_prepared(model, head, dtype, batch_invariant)
-        budget = budget_for(loaded, token_budget, batch_invariant)
-        self.classifier = self.counter = TextClassifier(loaded, tokenizer, budget)
+        self.classifier = self.counter = TextClassifier(loaded, tokenizer, token_budget)
         self._labels = np.array(self.classifier.labels, dtype=object)
 
     def compute(self, *texts: list[str]) -> tuple[Any, ...]:

@@ -84,16 +84,6 @@ def prepare_model(model: Any, dtype: str | torch.dtype | None) -> Any:
     return model.prepare_for_inference(dtype) if is_ours else adapt(model, dtype)
 
 
-def budget_for(model: Any, token_budget: int | None, batch_invariant: bool) -> int | None:
-    """The maximum number of tokens per batch for a model with a head.
-
-    The bits of other families' heads depend on the batch. So a batch-invariant model of another
-    family computes each text alone.
-    """
-    is_alone = batch_invariant and not isinstance(model, BertPreTrainedModel)
-    return 1 if is_alone else token_budget
-
-
 def load_checked(load: Callable[..., Any], path: Any, name: str, remedy: str) -> Any:
     """Loads a model; all weights must be present, of the config's sizes, and finite.
 

@@ -38,7 +38,6 @@ from hf_bert_impl.inference.answer_options import AnswerOptions
 from hf_bert_impl.inference.batching import padded_inputs
 from hf_bert_impl.inference.joined_calls import JoinedCalls
 from hf_bert_impl.inference.loading import (
-    budget_for,
     class_to_load,
     load_checked,
     load_tokenizer,
@@ -133,12 +132,11 @@ class QuestionAnsweringPipeline(Pipeline):
                 "hf_bert_impl.BertForQuestionAnswering, or leave `batch_invariant` out."
             )
         super().__init__(model=model.eval(), tokenizer=tokenizer, **kwargs)
-        self._has_types = is_bert or "token_type_ids" in tokenizer.model_input_names
         #: Number of tokens computed so far.
         self.tokens = 0
         self._joined = JoinedCalls(self._cut_questions, self._question_logits, TOKEN_BUDGET)
         #: Maximum number of tokens per batch.
-        self.token_budget = budget_for(model, TOKEN_BUDGET, batch_invariant)
+        self.token_budget = 1 if batch_invariant and not is_bert else TOKEN_BUDGET
         if batch_invariant and is_bert:  # the choice of kernels depends on it
             model.config.batch_invariant = True
         dtype = None if isinstance(prepare, bool) else prepare
@@ -333,7 +331,9 @@ class QuestionAnsweringPipeline(Pipeline):
         windows: list[Window] = input_tensors["windows"]
         lengths = [len(window) for window in windows]
         self.tokens += sum(lengths)
-        names = ("input_ids", "token_type_ids")[: 1 + self._has_types]
+        is_bert = isinstance(self.model, BertPreTrainedModel)
+        has_types = is_bert or "token_type_ids" in self.tokenizer.model_input_names
+        names = ("input_ids", "token_type_ids")[: 1 + has_types]
         rows = [{name: getattr(window, name) for name in names} for window in windows]
         outputs = self.model(**padded_inputs(rows, self.tokenizer, self.device), return_dict=True)
         starts, ends = (

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
+from hf_bert_impl.checkpoint_files import is_path
 from hf_bert_impl.checkpoints import open_checkpoint
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.freed_memory import keep_freed_memory
@@ -69,6 +71,8 @@ def task_of(model: str) -> str:
     Raises:
         ValueError, OSError: The model does not exist or cannot be served.
     """
+    if is_path(model) and not os.path.isdir(model):
+        open_checkpoint(model)  # raises the error of a wrong name
     saved_by = model_type(model, {})
     if len(read_modules(model) or ()) > 1 or saved_by not in (None, "CrossEncoder"):
         # The classes that load them refuse other models of sentence-transformers.

@@ -50,6 +50,10 @@ class _Vectors(_Cut):
     dimensions: int | None = None
     prompt_name: str | None = None
 
+    def options(self) -> dict[str, Any]:
+        """The options of the task."""
+        return {"prompt_name": self.prompt_name, "dimensions": self.dimensions, **self.cut()}
+
 
 class EmbeddingsRequest(_Vectors):
     """OpenAI's."""

@@ -36,8 +36,7 @@ def add_embed(app: FastAPI, admission: Admission) -> None:
     @app.post("/v1/embeddings")
     async def embeddings(body: EmbeddingsRequest) -> JSONResponse:
         check_model(admission, body.model)
-        options = {"prompt_name": body.prompt_name, "dimensions": body.dimensions}
-        vectors, tokens = await admission.compute(body.input, **options, **body.cut())
+        vectors, tokens = await admission.compute(body.input, **body.options())
         is_packed = body.encoding_format == "base64"
         data = [
             {
@@ -59,9 +58,7 @@ def add_embed(app: FastAPI, admission: Admission) -> None:
         texts: Any = [compared.source_sentence, *compared.sentences] if compared else given
         if compared or (normalize is None and request["path"] == "/embed"):
             normalize = True  # TEI's default; at / the model's own length, as on the hub
-        options = {"prompt_name": body.prompt_name, "dimensions": body.dimensions}
-        result = await admission.compute(texts, normalize=normalize, **options, **body.cut())
-        vectors = result.values
+        vectors = (await admission.compute(texts, normalize=normalize, **body.options())).values
         return JSONResponse((vectors[1:] @ vectors[0] if compared else vectors).tolist())
 
 

@@ -171,7 +171,7 @@ def test_embed_needs_the_encoder_alone(hf_bert, save, prefix, one_error_line, tm
     size = "hidden_dim" if prefix == "DistilBert" else "intermediate_size"
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {size: 8}))
-    one_error_line(hf_bert(*command, "--overwrite"), "mismatched_sizes")
+    one_error_line(hf_bert(*command, "--overwrite"), "does not fit the config")
 
 
 @pytest.mark.parametrize(

@@ -245,9 +245,6 @@ def test_models_that_do_not_fit(tmp_path, answering_folder):
     base = hf_bert_impl.BertModel.from_pretrained(answering_folder)
     with pytest.raises(TypeError, match="model is BertModel, which does not answer questions"):
         QuestionAnsweringPipeline(base, None)
-    stock = transformers.BertForQuestionAnswering.from_pretrained(answering_folder)
-    with pytest.raises(ValueError, match="BertForQuestionAnswering cannot be batch-invariant"):
-        QuestionAnsweringPipeline(stock, None, batch_invariant=True)
     with pytest.raises(OSError, match=r"no config\.json"):
         QuestionAnsweringPipeline.from_pretrained(tmp_path)
     base.save_pretrained(tmp_path)

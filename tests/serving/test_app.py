@@ -26,7 +26,7 @@ from hf_bert_impl.serving import model_worker
 from hf_bert_impl.serving.app import make_app
 from hf_bert_impl.serving.model_worker import ModelWorker, Unavailable, task_of
 from hf_bert_impl.serving.options import ServingOptions
-from tests.families.cases import random_stock
+from tests.encoders.cases import random_stock
 from tests.serving.conftest import TEXTS
 from tests.support.checkpoints import save_checkpoint
 

@@ -56,7 +56,7 @@ class Server:
         line = self.process.stdout.readline()
         timer.cancel()
         assert line, self.process.stderr.read()
-        self.address = re.match(r"(http://127\.0\.0\.1:\d+)/v1/embeddings has", line)[1]
+        self.address = re.match(r"(http://127\.0\.0\.1:\d+)/v1/embeddings serves", line)[1]
 
     def ask(self, path, body=None, timeout=60, key=KEY):
         """Status and content."""

@@ -26,7 +26,7 @@ def optimized(construct: Any) -> Any:
         try:
             hf_bert_impl.optimize(model, None)
         except InputError as error:
-            if "holds no BERT" not in str(error):
+            if "has no encoder" not in str(error):
                 raise
 
     return construct_and_optimize
@@ -52,7 +52,7 @@ def why_skipped(error: BaseException) -> str | None:
     for cause in causes(error):
         if isinstance(cause, LocalEntryNotFoundError | OfflineModeIsEnabled):
             return "needs the Hugging Face hub"
-        if isinstance(cause, InputError) and "hold no BERT" in str(cause):
+        if isinstance(cause, InputError) and "has no encoder" in str(cause):
             return "the model holds no BERT"
     return None
 

@@ -1,0 +1,98 @@
+"""Classes of texts and pairs: stock's logits for every family, in batches of tokens."""
+
+import asyncio
+import inspect
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from hf_bert_impl import BertTokenizer
+from hf_bert_impl.checkpoints import load_prepared
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.inference.classifier import TextClassifier
+from tests.inference.encoder_cases import TEXTS
+from tests.support.checkpoints import WORDS
+
+FAMILIES = ("Bert", "Roberta", "Electra", "DistilBert", "MPNet")
+SIZES = {"vocab_size": len(WORDS), "max_position_embeddings": 40, "num_labels": 3}
+
+
+@pytest.fixture
+def save(tmp_path, save_tiny):
+    """Saves a random classifier of a family by transformers; gives the folder."""
+
+    def saved(family, **fields):
+        torch.manual_seed(3)
+        config = getattr(transformers, f"{family}Config")
+        padding = {"pad_token_id": 1 if family == "MPNet" else 0}
+        sizes = dict.fromkeys(("hidden_size", "dim"), 30) | dict.fromkeys(
+            ("num_attention_heads", "n_heads"), 5
+        )
+        model = getattr(transformers, f"{family}ForSequenceClassification")(
+            config(**sizes, **SIZES | padding | fields, num_hidden_layers=2, n_layers=2)
+        )
+        for weight in model.parameters():
+            weight.data.add_(torch.randn_like(weight) * 0.2)
+        model.save_pretrained(tmp_path / family)
+        BertTokenizer.from_pretrained(save_tiny("BertModel")).save_pretrained(tmp_path / family)
+        return str(tmp_path / family)
+
+    return saved
+
+
+def load(folder, token_budget=None):
+    loaded = load_prepared(folder, "sequence-classification", batch_invariant=True)
+    return TextClassifier(*loaded, token_budget)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("are_pairs", [False, True])
+def test_logits_are_those_of_stock(save, family, are_pairs):
+    folder = save(family)
+    texts = [f"{text} {word}".strip() for text in TEXTS for word in ("", "you", "the river .")]
+    second = texts[::-1] if are_pairs else None
+    stock = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    classifier = load(folder)
+    assert classifier.max_length == {"Roberta": 39, "MPNet": 38}.get(family, 40)
+    expected = []
+    for index, text in enumerate(texts):
+        pair = () if second is None else ([second[index]],)
+        batch = classifier.tokenizer(
+            [text], *pair, truncation=True, max_length=classifier.max_length
+        )
+        names = batch.keys() & inspect.signature(stock.forward).parameters.keys()
+        with torch.inference_mode():
+            given = {name: torch.tensor(batch[name]) for name in names}
+            expected.append(stock(**given).logits[0].numpy())
+    calls: list[int] = []
+    classifier.model.register_forward_pre_hook(
+        lambda model, args, given: calls.append(len(given["input_ids"])), with_kwargs=True
+    )
+    for budget, most in ((4096, 1), (120, len(texts) - 1), (1, len(texts))):
+        calls.clear()
+        classifier.token_budget = budget
+        np.testing.assert_allclose(classifier.logits(texts, second), expected, atol=2e-5)
+        assert (
+            sum(calls) == len(texts) and len(calls) <= most and (budget != 1 or len(calls) == most)
+        )
+    found, tokens = asyncio.run(classifier.logits_async(texts, second))
+    np.testing.assert_allclose(found, expected, atol=2e-5)
+    assert classifier.tokens == 4 * tokens
+    scores = classifier.probabilities(found)
+    assert np.allclose(scores.sum(axis=1), 1) and (scores.argmax(1) == found.argmax(1)).all()
+
+
+def test_what_is_refused(save):
+    classifier = load(save("Bert"))
+    assert classifier.logits([]).shape == (0, 3)
+    for texts, pairs, error, words in (
+        (["a", 1], None, TypeError, r"texts\[1\] is int"),
+        (["a"], ["a", "b"], InputError, "1 texts, but 2 pairs"),
+        (["a", "\ud83d"], None, InputError, r"texts\[1\] has half a surrogate pair"),
+    ):
+        with pytest.raises(error, match=words):
+            classifier.logits(texts, pairs)
+    with pytest.raises(InputError, match=r"has one label, .*CrossEncoder"):
+        load(save("Roberta", num_labels=1))
