@@ -86,13 +86,22 @@ def on_this_machine() -> tuple[str, ...]:
 class Recipe(TrainerCallback):
     """Keeps the rates, and what the optimizer does to each parameter."""
 
-    def __init__(self):
-        self.rates, self.groups = [], {}
+    def __init__(self) -> None:
+        self.rates: list[float] = []
+        self.groups: dict[str, tuple[float, float]] = {}
 
-    def on_log(self, args, state, control, logs, **rest):
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> None:
         self.rates += [logs["learning_rate"]] if "learning_rate" in logs else []
 
-    def on_step_end(self, args, state, control, model, optimizer, **rest):
+    def on_step_end(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        model: Any = None,
+        optimizer: Any = None,
+        **rest: Any,
+    ) -> None:
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         for group in optimizer.param_groups:
             for parameter in group["params"]:
