@@ -35,7 +35,7 @@ from hf_bert_impl.inference.loading import (
 )
 from hf_bert_impl.inference.packed_loop import Features, TokenBudget, packable
 from hf_bert_impl.inference.sentence_folder import check_modules, check_type, read_modules
-from hf_bert_impl.model.configuration_bert import EXTENDED_MODEL_TYPE
+from hf_bert_impl.model.configuration_bert import EXTENDED_MODEL_TYPE, BertConfig
 from hf_bert_impl.model.linear import computed_by, linear
 from hf_bert_impl.model.preparing import drop_prepared, prepared_kernels
 from hf_bert_impl.model.steady import steady_layers
@@ -415,6 +415,8 @@ def checked_files(path: str | None, kind: str, options: Mapping[str, Any]) -> It
     if not options.get("trust_remote_code"):
         refuse_code(path, named_tokenizer(path, place))
     config = read_fields(path, CONFIG_NAME, place)
+    if config.get("model_type") == BertConfig.model_type:
+        BertConfig.from_dict(config)  # checks the fields, which transformers does not
     positions = config.get("position_embedding_type") or "absolute"
     is_extended = config.get("model_type") == EXTENDED_MODEL_TYPE or positions != "absolute"
     try:

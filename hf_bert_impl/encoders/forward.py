@@ -71,6 +71,9 @@ class Forward:
         self.model = model
         self.bare: Any = model.base_model
         self.names = list(self.__signature__.parameters)
+        # Models of older releases add the dimension of heads to a mask themselves.
+        code: CodeType = inspect.unwrap(type(self.bare).forward).__code__
+        self.mask_shape = (1,) * (3 if "get_extended_attention_mask" in code.co_names else 4)
         self.inside = StockInside(model, self.bare)
         #: `BY_ROWS`, `BY_FIRST` or `BY_ALL`, by the probe.
         self.reads = BY_ROWS
@@ -277,7 +280,7 @@ class Forward:
             source = given["inputs_embeds"] if source is None else source
             # Masks of four dimensions go to the attention function as they are. NaN shows a module
             # that reads the mask in another way.
-            given["attention_mask"] = torch.full((1, 1, 1, 1), torch.nan, device=source.device)
+            given["attention_mask"] = torch.full(self.mask_shape, torch.nan, device=source.device)
             if rows.positions is not None and "position_ids" in self.names:
                 given["position_ids"] = rows.positions
         elif rows.positions is not None:

@@ -23,10 +23,9 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
 from itertools import chain, count
-from operator import attrgetter, is_
+from operator import attrgetter, is_, methodcaller
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
@@ -397,10 +396,14 @@ def _has_same(source: "Source | Weights") -> bool:
     return len(found) == len(source.values) and all(map(is_, found, source.values))
 
 
+#: Of a NumPy view.
+_bytes = methodcaller("tobytes")
+
+
 def _read(source: "Source | Weights") -> list[list[Any]]:
     """The facts of the parameters that the layers had."""
     facts = [list(map(fact, source.parameters)) for fact in source.facts]
-    return [*facts, list(map(np.ndarray.tobytes, source.samples))]
+    return [*facts, list(map(_bytes, source.samples))]
 
 
 class Weights:

@@ -68,6 +68,7 @@ from .losses import (
 from .masks import CACHE, check_bias, is_known, is_own, layer_masks
 from .preparing import check_dtype, drop_prepared, prepare
 from .route import Inside, Route, why_watched
+from .steady import not_steady as not_steady
 
 __all__ = [
     "BertConfig",

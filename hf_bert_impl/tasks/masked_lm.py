@@ -84,7 +84,8 @@ class MaskedLanguageModeling(RowTask):
         """For each feature its loss in nats, and how many of its masked tokens are predicted."""
         chosen = labels != IGNORE_INDEX  # (B, S)
         # Logits are as wide as the vocabulary: only for masked tokens.
-        logits = model.cls(model.bert(**batch).last_hidden_state[chosen]).float()  # (M, V)
+        states = model.bert(**batch).last_hidden_state[chosen]  # (M, D)
+        logits = model._score(model.cls, states).float()  # (M, V)
         check_numbers(logits, model)
         loss = nn.functional.cross_entropy(logits, labels[chosen], reduction="none")
         right = logits.argmax(dim=-1) == labels[chosen]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -98,7 +99,7 @@ def pseudo_perplexity(
         gold = torch.tensor([feature["gold"] for feature in features], device=model.device)
         states = model.base_model(**batch, return_dict=True).last_hidden_state  # (R, S, D)
         own = torch.arange(len(features), device=model.device)
-        head = MaskedLM(model).scores if is_masked_lm(model) else model.cls
+        head = MaskedLM(model).scores if is_masked_lm(model) else partial(model._score, model.cls)
         logits = head(states[own, places]).float()  # (R, V)
         check_numbers(logits, model)
         losses += torch.nn.functional.cross_entropy(logits, gold, reduction="none").tolist()

@@ -106,7 +106,7 @@ def test_errors_by_kind(hf_bert, monkeypatch, error, status, words):
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        ("`to` is 'x'; choose `to='h5'`", "--to is 'x'; choose --to h5"),
+        ("`dtype` is 'x'; choose `dtype='float32'`", "--dtype is 'x'; choose --dtype float32"),
         ("max_shard_size=3 is too small", "--max-shard-size=3 is too small"),
         ("`allow_nan=True`, or `check=False`", "--allow-nan, or --no-check"),
         ("head is 'x'; leave `head` out", "--head is 'x'; leave --head out"),

@@ -68,7 +68,7 @@ def test_an_untied_bias_is_loaded(tmp_path, head, change, saver):
         save_file(rest | {name: value}, tmp_path / "model.safetensors", {"format": "pt"})
         again, info = load(head, tmp_path)
         assert clean(info)
-        assert torch.equal(outputs(again, ids)[0], outputs(model, ids)[0])
+        assert (outputs(again, ids)[0] - outputs(model, ids)[0]).abs().max() < 2e-5
         words = again.get_input_embeddings().weight
         assert again.get_output_embeddings().weight is not words
         assert again.cls.predictions.bias is not again.cls.predictions.decoder.bias

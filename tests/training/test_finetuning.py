@@ -287,8 +287,9 @@ def test_losses_are_those_of_upstreams_model(tiny_bert, tmp_path, write, sentenc
         losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
     assert len(losses[0]) == 10
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
-    # No padding is computed.
-    assert sum(rows[1]) == 2 * sum(len(row["input_ids"]) for row in split.features)
+    # No padding is computed, but for rows that fill a batch up to a number that kernels get.
+    tokens = 2 * sum(len(row["input_ids"]) for row in split.features)
+    assert tokens <= sum(rows[1]) < 1.06 * tokens < sum(rows[0])
 
 
 # --- class weights -------------------------------------------------------------------------------

@@ -214,10 +214,6 @@ REPLACED = {
         lambda layer: setattr(layer.attention.self.query, "__class__", fuzz.Doubled),
         "attention.self is a",
     ),
-    "no bias": (
-        lambda layer: setattr(layer.output.dense, "bias", None),
-        "no plain weight and bias",
-    ),
     "hook": (
         lambda layer: layer.output.dense.register_forward_hook(lambda m, i, o: 2 * o),
         "output.dense has a hook",
