@@ -16,7 +16,6 @@ from hf_bert_impl.model.int8 import Form, try_forms
 from hf_bert_impl.model.kernels import choose
 from hf_bert_impl.model.linear import (
     Packed,
-    by_rows,
     product_of,
     set_packed,
     type_name,
@@ -39,7 +38,7 @@ class PackedLinear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """(..., in) to (..., N)."""
         product = product_of(self, input)
-        return super().forward(input) if product is None else by_rows(product, input)
+        return super().forward(input) if product is None else product(input)
 
 
 @dataclass

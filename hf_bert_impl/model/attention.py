@@ -20,7 +20,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from .configuration_bert import BertConfig
 from .inputs import is_traced
 from .layout import Layout, RowGroup
-from .linear import Packed, by_rows, linear, product_of
+from .linear import Packed, linear, product_of
 from .masks import CACHE, check_bias
 from .route import Route
 
@@ -233,7 +233,7 @@ class BertSelfAttention(nn.Module):
         layers: tuple[Any, ...] = (own["query"], own["key"], own["value"])
         joined = product_of(self, states)
         if joined is not None:
-            together = by_rows(joined, states)
+            together = joined(states)
             parts = together.view(*states.shape[:-1], 3, *split)
             axes = (1, 2, 0, 3) if states.ndim == 2 else (2, 0, 3, 1, 4)
             query, key, value = parts.permute(axes).unbind()

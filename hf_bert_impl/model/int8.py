@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .linear import TYPICAL_ROWS, Fused, Product, finish, joined
+from .linear import NOT_FUSED, TYPICAL_ROWS, Fused, Product, finish, joined, rounded_up
 
 _engine_lock = threading.Lock()
 #: Libraries for x86 take states as unsigned bytes; this bit makes them of signed ones.
@@ -76,11 +76,16 @@ class Int8Product(Product):
             self.few_sums = FewInt8Sums(whole, scale, self.zero)
         self.fit = Fit(self.zero)
 
-    def compute(self, states: Tensor, residual: Tensor | None, activation: Fused) -> Tensor:
+    def __call__(
+        self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
+    ) -> Tensor:
         """See `Product`."""
+        rows = states.shape[0]
+        if states.ndim != 2 or rounded_up(rows) != rows:
+            return self.fitted(states, residual, activation)
         if self.inverse is not None:
             states = states * self.inverse
-        is_few = len(states) <= self.few_rows
+        is_few = rows <= self.few_rows
         if is_few and self.shared is not None:
             return finish(self.shared(states), residual, activation)
         scale = self.fit(states)

@@ -22,7 +22,7 @@ from .attention import BertCrossAttention, BertSelfAttention, Dropout, prune_lin
 from .configuration_bert import BertConfig
 from .inputs import reads_values
 from .layout import Layout
-from .linear import LAYER_NORM, by_rows, linear, normalise, product_of, type_name
+from .linear import LAYER_NORM, linear, normalise, product_of, type_name
 from .masks import CACHE
 from .route import Route
 
@@ -177,7 +177,7 @@ class BertSelfOutput(nn.Module):
         if product is None or dropout.training or type(dropout) is not Dropout:
             states = dropout(linear(dense, hidden_states)) + input_tensor
         else:
-            states = by_rows(product, hidden_states, input_tensor)
+            states = product(hidden_states, input_tensor)
             if type(own["LayerNorm"]).forward is LAYER_NORM:
                 return normalise(own["LayerNorm"], states)
         return own["LayerNorm"](states)

@@ -47,9 +47,9 @@ MANY_WEIGHTS = 1 << 19
 MANY_PRODUCTS = 1 << 21
 #: oneDNN's layout is chosen for so many rows; it serves any number.
 TYPICAL_ROWS = 512
-#: Numbers of a weight that are compared in each call: blocks, and the numbers of a block. A block
-#: is in one line of the cache.
-SAMPLED_BLOCKS, SAMPLED_NUMBERS = 16, 16
+#: Numbers of a weight that are compared in each call: blocks, and the numbers of a block. Few long
+#: blocks: a weight that was copied is not in the CPU's caches, and each block is on another page.
+SAMPLED_BLOCKS, SAMPLED_NUMBERS = 4, 64
 #: As torch has it; a patch of the class has another one.
 LAYER_NORM = nn.LayerNorm.forward
 
@@ -123,7 +123,7 @@ def linear(
             output = activation(output)
         return output if residual is None else output + residual
     function = NOT_FUSED if activation is None else fused(activation)
-    output = by_rows(product, states, residual, function)
+    output = product(states, residual, function)
     if activation is None or function is not NOT_FUSED:
         return output
     if product.is_steady:
@@ -142,24 +142,10 @@ def no_kernel(activation: str) -> ValueError:
 
 def product_of(module: nn.Module, states: Tensor) -> "Product | None":
     """The product by which a module computes these states in this call; None to call it."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_dynamo_compiling():  # other tracers have no products
         return None
     product = PRODUCTS.get().get(module)
     return product if product is not None and product.dtype is states.dtype else None
-
-
-def by_rows(
-    product: "Product", states: Tensor, residual: Tensor | None = None, function: Fused = NOT_FUSED
-) -> Tensor:
-    """A product of states of any shape, (..., in) to (..., N)."""
-    if states.ndim == 2:
-        return product(states, residual, function)
-    rows = states.reshape(-1, states.shape[-1])
-    if residual is not None:
-        residual = residual.reshape(len(rows), -1)
-    output = product(rows, residual, function)
-    # `view` would return a tensor that autograd protects from writes.
-    return torch.ops.aten._unsafe_view.default(output, (*states.shape[:-1], output.shape[-1]))
 
 
 def normalise(norm: Any, states: Tensor) -> Tensor:
@@ -194,20 +180,28 @@ class Product:
     def __call__(
         self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
     ) -> Tensor:
-        """(T, in) to activation(states · Wᵀ + b) + residual, (T, N), a tensor of its own."""
-        rows = states.shape[0]
-        missing = rounded_up(rows) - rows
-        if not missing:
-            return self.compute(states, residual, activation)
-        fill = (0, 0, 0, missing)
+        """(..., in) to activation(states · Wᵀ + b) + residual, (..., N), a tensor of its own.
+
+        A kernel computes (T, in), where `rounded_up(T)` is T, and leaves the rest to `fitted`.
+        """
+        raise NotImplementedError
+
+    def fitted(self, states: Tensor, residual: Tensor | None, activation: Fused) -> Tensor:
+        """The same for any other shape: as rows, filled up to a number that kernels get."""
+        if states.ndim != 2:
+            rows = states.reshape(-1, states.shape[-1])
+            if residual is not None:
+                residual = residual.reshape(len(rows), -1)
+            output = self(rows, residual, activation)
+            # `view` would return a tensor that autograd protects from writes.
+            shape = (*states.shape[:-1], output.shape[-1])
+            return torch.ops.aten._unsafe_view.default(output, shape)
+        count = states.shape[0]
+        fill = (0, 0, 0, rounded_up(count) - count)
         if residual is not None:
             residual = nn.functional.pad(residual, fill)
-        output = self.compute(nn.functional.pad(states, fill), residual, activation)
-        return output.resize_(rows, output.shape[1])  # in place: no copy
-
-    def compute(self, states: Tensor, residual: Tensor | None, activation: Fused) -> Tensor:
-        """The same for this number of rows."""
-        raise NotImplementedError
+        output = self(nn.functional.pad(states, fill), residual, activation)
+        return output.resize_(count, output.shape[1])  # in place: no copy
 
 
 class FloatProduct(Product):
@@ -233,9 +227,13 @@ class FloatProduct(Product):
         if self.most_rows > 0:
             self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, TYPICAL_ROWS)
 
-    def compute(self, states: Tensor, residual: Tensor | None, activation: Fused) -> Tensor:
+    def __call__(
+        self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
+    ) -> Tensor:
         """See `Product`."""
         rows = states.shape[0]
+        if states.ndim != 2 or rounded_up(rows) != rows:
+            return self.fitted(states, residual, activation)
         if rows > self.most_rows:
             return finish(self._by_torch(states), residual, activation)
         if residual is not None:
@@ -277,20 +275,25 @@ class LiveProduct(Product):
     ) -> Tensor:
         """See `Product`; with gradients, the number of rows stays."""
         weight, bias = parameters_of(self.layer)
+        if states.ndim != 2:
+            return self.fitted(states, residual, activation)
         if not is_recorded(states, weight, bias):
-            return super().__call__(states, residual, activation)
+            return self._plain(states, residual, activation)
         by_onednn = self._takes(states, weight)
         output = (_Product.apply if by_onednn else nn.functional.linear)(states, weight, bias)
         if activation is not NOT_FUSED:
             output = DIFFERENTIABLE[activation.name](output, activation.algorithm)
         return output if residual is None else output + residual
 
-    def compute(self, states: Tensor, residual: Tensor | None, activation: Fused) -> Tensor:
-        """See `Product`."""
+    def _plain(self, states: Tensor, residual: Tensor | None, activation: Fused) -> Tensor:
+        """The same without gradients."""
+        rows = states.shape[0]
+        if rounded_up(rows) != rows:
+            return self.fitted(states, residual, activation)
         weight, bias = parameters_of(self.layer)
         if not self._takes(states, weight):
             return finish(nn.functional.linear(states, weight, bias), residual, activation)
-        if len(states) > self.fused_rows and activation in STEADY_ACTIVATIONS:
+        if rows > self.fused_rows and activation in STEADY_ACTIVATIONS:
             return finish(multiply(states, weight, bias), residual, activation)
         output = multiply(states, weight, bias, *activation)
         return output if residual is None else output.add_(residual)

@@ -126,6 +126,8 @@ class SteadyProduct(Product):
             ValueError: A row has other bits in a call of this size, or at another place in it, or
                 gradients are recorded of an activation that torch does not compute so.
         """
+        if states.ndim != 2:
+            return self.fitted(states, residual, activation)
         layer = getattr(self.product, "layer", None)
         if activation not in STEADY_ACTIVATIONS and layer is not None:
             check_gradient(states, layer, activation)
