@@ -95,6 +95,7 @@ def export_model(
         )
     read = Path(model.name_or_path or ".")
     with claimed(folder, [read], None), eval_mode(model), output_folder(folder) as fresh:
+        check_packages(format)
         write_graph(model, fresh / FILES[format], opset=opset, length=length)
         report = compare(model, open_graph(fresh / FILES[format]), length)
         if not report.passed:
@@ -113,10 +114,14 @@ def export_model(
 
 
 def check_options(format: str, opset: int | None) -> None:
-    """Raises InputError for options that do not fit, or missing packages, before a model loads."""
+    """Raises InputError for options that do not fit, before a model loads."""
     check_choice("`format`", format, FILES)
     if opset is not None and format != "onnx":
         raise InputError(f"`opset` applies to onnx only, and the format is {format}. Leave it out.")
+
+
+def check_packages(format: str) -> None:
+    """Raises ImportError if a package of the format is missing."""
     for package in ("onnx", "onnxscript", "onnxruntime" if format == "onnx" else "openvino"):
         require(package, "export", f"the format {format}")
 

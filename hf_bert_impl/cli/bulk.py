@@ -163,13 +163,13 @@ def check_output(source: str, output: Path, where: JobOptions, endings: tuple[st
     if where.engine == "local" and (where.workers != 1 or where.address is not None):
         raise InputError("--workers and --address need Ray. Add --engine ray.")
     if where.engine == "ray":
-        require("ray", "ray", "the engine 'ray'")
         if source == "-":
             raise InputError("--engine ray cannot read standard input. Save it to a file.")
         if output.suffix in endings:
             raise InputError(
                 f"--engine ray writes a folder, and --output is {output.name}. Remove the ending."
             )
+        require("ray", "ray", "the engine 'ray'")
     if output.suffix in endings:
         others = [
             output.with_name(f"{output.name}{ending}") for ending in (".parts", ".rejects.jsonl")
