@@ -55,7 +55,7 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
 
     Raises:
         InputError: It holds no encoder that this works for. It is unchanged.
-        ValueError: The dtype or `HF_BERT_KERNELS` is not supported, or weights are on the meta
+        ValueError: The dtype is not supported, or weights are on the meta
             device or quantised by torch. The model is unchanged.
 
     Examples:

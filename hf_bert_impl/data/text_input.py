@@ -112,7 +112,7 @@ def read_records(
         header: Whether the first line of CSV or TSV may be a header. If not, columns are numbers.
 
     Yields:
-        The rows, including those that cannot be read.
+        All rows, with the unreadable ones.
 
     Raises:
         ValueError: The file is missing or of another form, or lacks a column.

@@ -45,7 +45,7 @@ def output_lock(output: Path) -> Iterator[None]:
 
 
 def lock_file(output: Path) -> Path:
-    """The file that is locked: `.NAME.lock` beside the output, or in it if only it is writable."""
+    """The file that is locked: `.NAME.lock` next to the output, or in it if only it is writable."""
     output = Path(os.path.abspath(output))
     place = output.parent.resolve()
     if not os.access(place, os.W_OK) and output.is_dir():

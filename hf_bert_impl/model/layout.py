@@ -87,7 +87,7 @@ class Layout:
     mask: Any = None
     #: (1, S) the number of each token's sequence, if packed input stays one row.
     number: Tensor | None = None
-    #: Rows after the T tokens that nobody reads: kernels get few numbers of rows, see
+    #: Spare rows after the T tokens, which are not read: kernels get few numbers of rows, see
     #: `linear.rounded_up`. They repeat the first token, here and below.
     spare: int = 0
     #: (T,) flat position `row * S + column` of each computed token in the caller's tensors; None
@@ -246,7 +246,7 @@ def plan(inputs: Inputs, wanted: Wanted, route: Route) -> Layout:
 
 
 def _add_spare(layout: Layout, spare: int) -> None:
-    """Appends rows that nobody reads."""
+    """Appends spare rows, which are not read."""
     if not spare:
         return
     layout.spare = spare

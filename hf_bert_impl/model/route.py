@@ -59,7 +59,6 @@ MOVERS = (
     "transformers.modeling_utils",
     "transformers.utils.output_capturing",  # which act while upstream's `forward` runs
     "hf_bert_impl.encoders",
-    "hf_bert_impl.in_place",
 )
 
 
@@ -210,7 +209,7 @@ class Inside:
 
 
 def _quick(module: nn.Module, takes_rows: Callable[[type], bool]) -> Iterator[Any]:
-    """The modules that our code alone calls: no hook is in, around or beside them."""
+    """The modules that our code alone calls: no hook is in them, around them or on a sibling."""
     yield module
     children = [child for child in module._modules.values() if child is not None]
     if any(map(is_hooked, children)):

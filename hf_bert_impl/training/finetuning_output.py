@@ -72,7 +72,7 @@ def open_run(options: FinetuningOptions, settings: Mapping[str, Any]) -> dict[st
 
     Args:
         options: OUT, and whether to resume.
-        settings: Those that must match to resume.
+        settings: Settings that must match to resume.
 
     Returns:
         The content of `results.json`; empty at the beginning of a run.

@@ -373,7 +373,7 @@ def test_a_tensor_that_the_model_would_compute_otherwise(tmp_path, folder, file,
 
 
 def archive_beside(folder, **others):
-    """An archive of a model without a config, and files beside it."""
+    """An archive of a model without a config, and files next to it."""
     folder.mkdir()
     content = (FIXTURES / "hf_mlm_no_pooler/model.safetensors").read_bytes()
     for name, text in others.items():

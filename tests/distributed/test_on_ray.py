@@ -139,7 +139,7 @@ class TestOnRayThatRuns:
     """On a running Ray, which is neither started nor stopped."""
 
     def test_many_inputs(self, running, job, tmp_path, expected):
-        """What cannot be read is an error before anything is written."""
+        """Unreadable input raises an error before anything is written."""
         folder = tmp_path / "many"
         folder.mkdir()
         for number in range(3):

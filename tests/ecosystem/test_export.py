@@ -1,4 +1,4 @@
-"""Exported graphs beside the models that they were made from, on any batch size and length."""
+"""Exported graphs equal the models that they were made from, on any batch size and length."""
 
 import json
 from pathlib import Path

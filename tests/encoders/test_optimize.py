@@ -10,6 +10,7 @@ from torch import nn
 
 import hf_bert_impl
 from hf_bert_impl.encoders.forward import forwards
+from hf_bert_impl.model.kernels import why_no_kernels
 from hf_bert_impl.model.preparing import prepared_kernels
 from tests.encoders.cases import (
     PREFIXES,
@@ -297,6 +298,8 @@ def test_left_alone(make, said):
 @pytest.mark.parametrize("name", ["MPNetModel", "BertModel"])
 def test_originals_come_back(name, convert, tmp_path):
     """Whatever the dtype is in between; a changed weight stays changed."""
+    if why_no_kernels(torch.bfloat16) is not None:
+        pytest.skip("without kernels for bfloat16, optimize converts nothing")
     stock = other("Bert") if name == "BertModel" else random_stock(name, 3)
     before = copy.deepcopy(stock.state_dict())
     ways = {
@@ -326,7 +329,7 @@ def test_a_failing_call_changes_nothing(name, monkeypatch):
     stock = other("Bert") if name == "BertModel" else random_stock(name, 3)
     batch = {"input_ids": torch.randint(5, 60, (2, 7))}
     model = hf_bert_impl.optimize(copy.deepcopy(stock), "bfloat16")
-    before = call(model, batch).last_hidden_state
+    before, dtype = call(model, batch).last_hidden_state, model.dtype
     with pytest.raises(ValueError):
         hf_bert_impl.optimize(model, "int4")
     assert torch.equal(call(model, batch).last_hidden_state, before)
@@ -335,6 +338,6 @@ def test_a_failing_call_changes_nothing(name, monkeypatch):
         hf_bert_impl.optimize(model, "float32")
     monkeypatch.undo()
     assert torch.equal(call(model, batch).last_hidden_state, before)
-    assert model.dtype == torch.bfloat16
+    assert model.dtype == dtype
     hf_bert_impl.restore(model)
     assert torch.equal(call(model, batch)[0], call(stock.eval(), batch)[0])

@@ -220,7 +220,7 @@ def test_wrong_metrics(run, name, changes, words):
 
 
 def test_every_metric_can_be_chosen():
-    """What each task names is what it scores."""
+    """Each task scores the files that it names."""
     for name in ("classification", "regression", "token-classification", "masked-lm"):
         task = make_task(name)
         for metric in task.metrics:

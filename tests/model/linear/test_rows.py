@@ -67,7 +67,7 @@ def test_kernels_get_few_numbers_of_rows(dtype, by_onednn, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
-def test_rows_that_nobody_reads_change_no_bit(dtype, monkeypatch):
+def test_spare_rows_change_no_bit(dtype, monkeypatch):
     """The same kernels on the same number of rows, whatever the spare ones hold."""
     model, _ = model_and_batch("BertModel", 4)
     model.prepare_for_inference(dtype)
