@@ -23,7 +23,7 @@ from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.model.inputs import Inputs
 from hf_bert_impl.model.layers import LARGEST_BLOCK
-from hf_bert_impl.model.layout import Encoded, Wanted
+from hf_bert_impl.model.layout import Encoded
 from hf_bert_impl.model.modeling_bert import BertForMaskedLM
 
 POOLING_STRATEGIES = ("max", "sum")
@@ -102,7 +102,7 @@ def splade_vectors(
     head: Callable[[Tensor], Tensor]
     if isinstance(model, BertForMaskedLM):
         inputs = Inputs.of(model.config, *given, None, options)
-        encoded = model._encode(inputs, Wanted(), **options)
+        encoded = model._encode(inputs, **options)
         head = partial(model._score, model.cls)
     else:
         other = MaskedLM(model)

@@ -291,11 +291,20 @@ class BertSelfAttention(nn.Module):
             longest = math.inf
         elif torch.is_grad_enabled() and query.requires_grad:
             longest = 0  # gradients need the probabilities, which the fused kernel does not keep
+        if len(layout.groups) == 1 and not layout.spare:
+            rows, queries, keys = layout.groups[0]
+            if rows == 1 and queries == keys and layout.bias is None and not layout.is_eager:
+                # One sequence: no views of its parts, whose time shows.
+                if queries <= longest:
+                    return attend_product(query, key, value, self.scaling, dropout)
+                whole = query[None], key[None], value[None]
+                context = nn.functional.scaled_dot_product_attention(
+                    *whole, None, dropout, scale=self.scaling
+                )  # (1, H, T, d)
+                return context[0].transpose(0, 1)
         contexts: list[Tensor] = []
-        parts: Any = [(query, key, value)]
-        if len(layout.groups) > 1 or layout.spare:
-            sizes = [*layout.sizes, layout.spare]
-            parts = zip(*(x.split(sizes, dim=1) for x in (query, key, value)), strict=True)
+        sizes = [*layout.sizes, layout.spare]
+        parts = zip(*(x.split(sizes, dim=1) for x in (query, key, value)), strict=True)
         for group, (q, k, v) in zip(layout.groups, parts, strict=False):
             if not group.keys or group.queries > longest:
                 contexts.append(self._attend_group(q, k, v, group, layout, dropout))

@@ -114,7 +114,7 @@ class CodertimoLayer(BertLayer):
     attention_class = PreNormAttention
     output_class = PreNormOutput
 
-    def feed_forward_chunk(self, attention_output: Tensor) -> Tensor:
+    def feed_forward_chunk(self, attention_output: Tensor, is_bare: bool = False) -> Tensor:
         """(..., D) to (..., D)."""
         normed = self.output.LayerNorm(attention_output)
         return self.output(self.intermediate(normed), attention_output)

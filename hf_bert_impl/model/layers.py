@@ -8,7 +8,7 @@ published checkpoints' (`cls.predictions.transform.dense.weight`, …).
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +20,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 
 from .attention import BertCrossAttention, BertSelfAttention, Dropout, prune_linear
 from .configuration_bert import BertConfig
-from .inputs import reads_values
 from .layout import Layout
-from .linear import LAYER_NORM, linear, normalise, product_of, type_name
+from .linear import LAYER_NORM, linear, product_of, type_name
 from .masks import CACHE
 from .route import Route
 
@@ -120,6 +119,7 @@ class BertEmbeddings(nn.Module):
         cache_length: int = 0,
         *,
         past_key_values_length: int = 0,
+        is_bare: bool = False,
     ) -> Tensor:
         """Embeds a batch, or packed tokens.
 
@@ -130,32 +130,34 @@ class BertEmbeddings(nn.Module):
             position_ids: Likewise; if None those of the buffer `position_ids`, which holds
                 0, 1, 2, …, after the cached tokens.
             inputs_embeds: (..., D) instead of word embeddings.
+            is_bare: As in `Layout`.
             cache_length: Number of cached tokens before this batch.
             past_key_values_length: `cache_length` by the name of transformers before 5.24.
 
         Returns:
             (..., D).
         """
-        own: Any = self._modules  # not by `nn.Module.__getattr__`, whose time can be measured
+        # Not by `nn.Module.__getattr__`, whose time can be measured; so elsewhere.
+        own: Any = self._modules
+        if is_bare:
+            own = {name: part.forward for name, part in own.items()}
         states: Any = own["word_embeddings"](input_ids) if inputs_embeds is None else inputs_embeds
         shape = states.shape[:-1]
+        buffers: Any = self._buffers
         if position_ids is None:
             start = cache_length or past_key_values_length
-            position_ids = self.position_ids[:, start : start + shape[-1]]
+            position_ids = buffers["position_ids"][:, start : start + shape[-1]]
             position_ids = position_ids if len(shape) > 1 else position_ids[0]
         if token_type_ids is None:
-            token_type_ids = self._types(position_ids, shape)
+            types = buffers["token_type_ids"][0].index_select(0, position_ids.flatten())
+            token_type_ids = types.view_as(position_ids).expand(shape)
         states = states + own["token_type_embeddings"](token_type_ids)
         if self.adds_positions:
             states = states + own["position_embeddings"](position_ids)
-        return own["dropout"](own["LayerNorm"](states))
-
-    def _types(self, position_ids: Tensor, shape: torch.Size) -> Tensor:
-        """The token types of tokens at these positions, by the buffer, which a user may fill."""
-        types = self.token_type_ids[0]
-        if len(shape) == 1 and reads_values(types) and bool((types == types[0]).all()):
-            return types[:1]  # the same everywhere: of packed tokens, one row is broadcast
-        return types[position_ids].expand(shape)
+        states, dropout = own["LayerNorm"](states), self._modules["dropout"]
+        if is_bare and type(dropout) is Dropout and not dropout.training:
+            return states
+        return own["dropout"](states)
 
     takes_packed = (forward,)
 
@@ -178,8 +180,10 @@ class BertSelfOutput(nn.Module):
             states = dropout(linear(dense, hidden_states)) + input_tensor
         else:
             states = product(hidden_states, input_tensor)
-            if type(own["LayerNorm"]).forward is LAYER_NORM:
-                return normalise(own["LayerNorm"], states)
+            norm = own["LayerNorm"]
+            if type(norm).forward is LAYER_NORM:  # without the call, whose time shows
+                scale, shift = norm._parameters["weight"], norm._parameters["bias"]
+                return torch.layer_norm(states, norm.normalized_shape, scale, shift, norm.eps)
         return own["LayerNorm"](states)
 
     takes_packed: Any = (forward,)
@@ -217,19 +221,23 @@ class BertAttention(nn.Module):
         Other arguments as in `BertSelfAttention.forward`. Cross-attention reads the encoder's
         states and mask in place of its own.
         """
-        own: Any = self._modules
-        if kwargs.get("layout") is None:
+        attend: Any = self._modules["self"]
+        output: Any = self._modules["output"]
+        layout = kwargs.get("layout")
+        if layout is None:
             kwargs[CACHE] = kwargs.pop("past_key_values", cache)
             kwargs["encoder_hidden_states"] = encoder_hidden_states
             kwargs["attention_mask"] = attention_mask
             if self.is_cross_attention:
                 kwargs["attention_mask"] = encoder_attention_mask
-        elif attention_mask is not None:
+        elif layout.is_bare:
+            attend, output = attend.forward, output.forward
+        if layout is not None and attention_mask is not None:
             kwargs["attention_mask"] = attention_mask
-        context, probabilities = own["self"](hidden_states, **kwargs)
+        context, probabilities = attend(hidden_states, **kwargs)
         if outputs is not None:
             context, hidden_states = context[outputs], hidden_states[outputs]
-        return own["output"](context, hidden_states), probabilities
+        return output(context, hidden_states), probabilities
 
     takes_packed: Any = (forward,)
 
@@ -306,9 +314,14 @@ class BertLayer(GradientCheckpointingLayer):
             (..., D), or (N, D) of the tokens in `outputs`. With `with_attentions` a tuple of it,
             the probabilities (B, H, Q, K) of self-attention, and of cross-attention or None.
         """
-        if kwargs.get("layout") is None:
+        layout = kwargs.get("layout")
+        attend: Any = self._modules["attention"]
+        is_bare = layout is not None and layout.is_bare
+        if layout is None:
             kwargs[CACHE] = cache = kwargs.pop("past_key_values", cache)
-        hidden_states, probabilities = self.attention(hidden_states, attention_mask, **kwargs)
+        elif is_bare:
+            attend = attend.forward
+        hidden_states, probabilities = attend(hidden_states, attention_mask, **kwargs)
         cross_probabilities = None
         if encoder_hidden_states is not None and self.is_decoder:
             kwargs |= {"head_mask": None, "score_mask": encoder_score_mask}
@@ -316,7 +329,7 @@ class BertLayer(GradientCheckpointingLayer):
                 hidden_states, encoder_hidden_states, encoder_attention_mask, kwargs
             )
         size = self.chunk_size_feed_forward
-        if "layout" in kwargs and hidden_states.shape[0] * self.inner_bytes > LARGEST_BLOCK:
+        if layout is not None and hidden_states.shape[0] * self.inner_bytes > LARGEST_BLOCK:
             # With gradients all activations stay in memory anyway; dropout draws in a fixed order.
             is_free = hidden_states.is_cpu and not (self.training or torch.is_grad_enabled())
             size = size or SLICE_TOKENS * is_free
@@ -325,6 +338,8 @@ class BertLayer(GradientCheckpointingLayer):
             # memory of the (..., F) activations. The last slice may be shorter.
             chunks = hidden_states.split(size, dim=-2)
             hidden_states = torch.cat([self.feed_forward_chunk(part) for part in chunks], dim=-2)
+        elif is_bare:
+            hidden_states = self.feed_forward_chunk(hidden_states, True)
         else:
             hidden_states = self.feed_forward_chunk(hidden_states)
         if with_attentions:
@@ -345,19 +360,15 @@ class BertLayer(GradientCheckpointingLayer):
         )
         return attended
 
-    def feed_forward_chunk(self, attention_output: Tensor) -> Tensor:
-        """(..., D) to (..., D)."""
-        own: Any = self._modules
-        return own["output"](own["intermediate"](attention_output), attention_output)
+    def feed_forward_chunk(self, attention_output: Tensor, is_bare: bool = False) -> Tensor:
+        """(..., D) to (..., D); `is_bare` as in `Layout`."""
+        first: Any = self._modules["intermediate"]
+        second: Any = self._modules["output"]
+        if is_bare:
+            first, second = first.forward, second.forward
+        return second(first(attention_output), attention_output)
 
     takes_packed = (forward, feed_forward_chunk)
-
-
-class Left(NamedTuple):
-    """The encoder's output of packed states: transformers' own class takes longer to make."""
-
-    last_hidden_state: Tensor
-    hidden_states: tuple[Any, ...] | None
 
 
 class BertEncoder(nn.Module):
@@ -428,8 +439,8 @@ class BertEncoder(nn.Module):
 
     def _forward_packed(
         self, states: Tensor, layout: Layout, head_mask: Any, selection: Any, given: dict[str, Any]
-    ) -> Left:
-        """The same for packed states."""
+    ) -> tuple[Tensor, tuple[Any, ...] | None]:
+        """The same for packed states: the last ones, and those that were asked for."""
         layers: Any = vars(self.layer)["_modules"]
         collected = None
         if selection is not False:
@@ -438,15 +449,16 @@ class BertEncoder(nn.Module):
         given["layout"] = layout
         if layout.outputs is not None and not layers:
             states = states[layout.outputs]
+        last = len(layers) - 1
         for index, layer in enumerate(layers.values()):
             if head_mask is not None:
                 given["head_mask"] = head_mask[index]
-            if index == len(layers) - 1:
+            if index == last:
                 given["outputs"] = layout.outputs
-            states = layer(states, **given)
+            states = (layer.forward if layout.is_bare else layer)(states, **given)
             if collected is not None:
                 states = collected.take(states)
-        return Left(states, None if collected is None else collected.all)
+        return states, None if collected is None else collected.all
 
     def _check_attentions(self) -> None:
         """Raises ValueError if a module in place of a layer gives no probabilities."""

@@ -29,6 +29,9 @@ from .route import Route
 
 #: Queries and keys of each sequence.
 Lengths = list[tuple[int, int]]
+#: The packed order of a batch: its lengths. By sequence, the place of its position 0 among its
+#: computed tokens. The number of each sequence, in packed order. Fields of the layout.
+Order = tuple[Lengths, list[int], Sequence[int], dict[str, Any]]
 
 
 class RowGroup(NamedTuple):
@@ -41,33 +44,12 @@ class RowGroup(NamedTuple):
     keys: int
 
 
-class Wanted(NamedTuple):
-    """The hidden states that are read after the last layer, in addition to attended tokens.
-
-    Unless only required ones are read, masked-out tokens that are not the pad token are read too.
-    ColBERT's queries are the best known case: they end in [MASK] tokens that no token attends to,
-    and whose states are scored.
-    """
-
-    #: (B, S) bool: positions that are read although the mask does not attend to them.
-    required: Tensor | None = None
-    #: Whether only these are read, and not even attended tokens.
-    only_required: bool = False
-    #: Whether position 0 of every sequence is read, attended or not.
-    first_token: bool = False
-    #: (B, S), not zero where a token is not the pad token. None if these are not read.
-    not_padding: Tensor | None = None
-    #: Whether attention is not "sdpa". A row without attended tokens makes the call padded then,
-    #: since other backends attend to padding in it.
-    is_eager: bool = False
-
-
 @dataclass
 class Layout:
     """The tokens that are computed, their places, and the mask they attend with.
 
     A token is computed when the mask attends to it, or when its hidden state is read anyway
-    (see `Wanted`). Tokens that are not attended are queries, not keys: no token attends
+    (see `plan`). Tokens that are not attended are queries, not keys: no token attends
     to them, as in upstream's mask.
 
     The caller's tensors are (B, S). Sequences are the rows of the batch, or, in input that came
@@ -105,6 +87,9 @@ class Layout:
     outputs: Tensor | None = None
     #: Whether attention is not "sdpa".
     is_eager: bool = False
+    #: Whether nothing is around any module (a hook, gradient checkpointing), so that modules call
+    #: each other's `forward`. The way through `nn.Module.__call__` shows with one sentence.
+    is_bare: bool = False
     #: (H, L, L), added to the scores by the places of query and key. It is for the routes "rows"
     #: and "single", and for sequences that attend to all of their tokens.
     bias: Tensor | None = None
@@ -143,9 +128,11 @@ class Layout:
             first = None if first is None else torch.searchsorted(self.outputs, first)
         return index, visible, first
 
-    def unpad(self, padded: Tensor) -> Tensor:
-        """(B, S, ...) to (T, ...)."""
-        flat = padded.flatten(0, 1)
+    def unpad(self, padded: Tensor | None) -> Any:
+        """(B, S, ...), or what broadcasts to it, to (T, ...); None stays."""
+        if padded is None:
+            return None
+        flat = padded.expand(*self.shape, *padded.shape[2:]).flatten(0, 1)
         if self.token_index is not None:
             return flat.index_select(0, self.token_index)
         return repeat_first(flat, self.spare)
@@ -213,42 +200,67 @@ class Layout:
         return totals[0], totals[1], max(queries), max(keys)
 
 
-def plan(inputs: Inputs, wanted: Wanted, route: Route) -> Layout:
+def plan(
+    inputs: Inputs,
+    route: Route,
+    required: Tensor | None = None,
+    only_required: bool = False,
+    *,
+    first_token: bool = False,
+    not_padding: Tensor | None = None,
+    is_eager: bool = False,
+) -> Layout:
     """Decides which tokens of a batch are computed, and where each is.
+
+    Unless only required ones are read, masked-out tokens that are not the pad token are read too.
+    ColBERT's queries are the best known case: they end in [MASK] tokens that no token attends to,
+    and whose states are scored.
 
     Args:
         inputs: The batch.
-        wanted: Which hidden states are read.
         route: How it is computed if each row has an attended token, or attention is "sdpa".
+        required: (B, S) bool: positions that are read although the mask does not attend to them.
+        only_required: Whether only these are read, and not even attended tokens.
+        first_token: Whether position 0 of every sequence is read, attended or not.
+        not_padding: (B, S), not zero where a token is not the pad token. None if these are not
+            read.
+        is_eager: Whether attention is not "sdpa". A row without attended tokens makes the call
+            padded then, since other backends attend to padding in it.
     """
     shape, device = inputs.shape, inputs.device
     mask = None if inputs.has_padding is False else inputs.attention_mask
     if route.is_packed:
-        lengths, firsts, order, fields = _order(inputs, mask, wanted)
-        if wanted.is_eager and not all(keys for _, keys in lengths):
+        if inputs.lengths is not None and len(inputs.lengths) > 1:
+            ordered = _order_of_sequences(inputs.lengths, device)
+        elif inputs.lengths is None and mask is not None:
+            ordered = _order_of_rows(mask.to(device), required, first_token, not_padding)
+        else:
+            ordered = _order_in_place(*shape, device)
+        lengths, firsts, order, fields = ordered
+        if is_eager and not all(keys for _, keys in lengths):
             route = Route.PADDED
     if not route.is_packed:
         layout = Layout(route, shape, shape, device, mask=mask)
         return _plan_one_row(layout, inputs) if inputs.is_packed else layout
-    groups = tuple(RowGroup(len(list(same)), q, k) for (q, k), same in groupby(lengths) if q)
+    groups = tuple([RowGroup(len(list(same)), q, k) for (q, k), same in groupby(lengths) if q])
     layout = Layout(route, shape, fields.pop("grid", shape), device, groups, mask, **fields)
-    layout.is_eager = wanted.is_eager
+    layout.is_eager = is_eager
     is_in_place = layout.token_index is None and not layout.order
-    if wanted.first_token and (wanted.only_required or not is_in_place):
+    if first_token and (only_required or not is_in_place):
         layout.first_token = _first_tokens(lengths, order, firsts).to(device)
     if route is Route.ROWS and device.type == "cpu":
-        _add_spare(layout, rounded_up(layout.tokens) - layout.tokens)
-    if route in (Route.GRID, Route.VARLEN):
+        spare = rounded_up(layout.tokens) - layout.tokens
+        if spare:
+            _add_spare(layout, spare)
+    elif not route.is_rows:
         _prepare_grid(layout)
-    if wanted.only_required:
-        layout.outputs = _outputs(layout, wanted.required)
+    if only_required:
+        layout.outputs = _outputs(layout, required)
     return layout
 
 
 def _add_spare(layout: Layout, spare: int) -> None:
     """Appends spare rows, which are not read."""
-    if not spare:
-        return
     layout.spare = spare
     if layout.column is None:  # of one sequence
         layout.column = torch.arange(layout.tokens, device=layout.device)
@@ -277,26 +289,9 @@ def _prepare_grid(layout: Layout) -> None:
         layout.mask = layout.to_grid(computed)
 
 
-def _order(inputs: Inputs, mask: Any, wanted: Wanted) -> tuple[Lengths, list[int], Any, Any]:
-    """The packed order of a batch.
-
-    Returns:
-        Queries and keys of each sequence, in packed order. By sequence, the place of its position 0
-        among its computed tokens. The number of each sequence, in packed order. Fields of the
-        layout.
-    """
-    if inputs.lengths is not None and len(inputs.lengths) > 1:
-        return _order_of_sequences(inputs.lengths, inputs.device)
-    if inputs.lengths is None and mask is not None:
-        return _order_of_rows(mask.to(inputs.device), wanted)
-    return _order_in_place(*inputs.shape, inputs.device)
-
-
-def _order_in_place(
-    count: int, length: int, device: torch.device
-) -> tuple[Lengths, list[int], Any, Any]:
-    """`_order` of a batch of which every token is computed where it is."""
-    fields = {}
+def _order_in_place(count: int, length: int, device: torch.device) -> Order:
+    """The order of a batch of which every token is computed where it is."""
+    fields: dict[str, Any] = {}
     if count > 1:
         fields["column"] = torch.arange(length, device=device).repeat(count)
     return [(length, length)] * count, [0] * count, range(count), fields
@@ -311,21 +306,23 @@ def _first_tokens(lengths: Lengths, order: Sequence[int], firsts: list[int]) -> 
     )
 
 
-def _order_of_rows(mask: Tensor, wanted: Wanted) -> tuple[Lengths, list[int], Any, Any]:
-    """`_order` of a padded batch with this mask, (B, S)."""
+def _order_of_rows(
+    mask: Tensor, required: Tensor | None, first_token: bool, not_padding: Tensor | None
+) -> Order:
+    """The order of a padded batch with this mask, (B, S); other arguments as in `plan`."""
     batch_size, length = mask.shape[0], mask.shape[1]
     attended = visible = mask != 0
-    if wanted.not_padding is not None:
-        visible = torch.logical_or(attended, wanted.not_padding)
-    if wanted.required is not None:
-        visible = visible | wanted.required.to(mask.device)
+    if not_padding is not None:
+        visible = torch.logical_or(attended, not_padding)
+    if required is not None:
+        visible = visible | required.to(mask.device)
     # One transfer for all: on an accelerator this line waits for the device.
     counts = torch.stack((attended.sum(dim=1), visible.sum(dim=1), attended[:, 0])).tolist()
     keys, queries, is_key = counts
     if min(keys) == length:
         return _order_in_place(batch_size, length, mask.device)
     computed = visible
-    if wanted.first_token and not all(is_key):
+    if first_token and not all(is_key):
         computed = computed.clone()
         computed[:, 0] = True
     if computed is not visible:
@@ -347,13 +344,11 @@ def _order_of_rows(mask: Tensor, wanted: Wanted) -> tuple[Lengths, list[int], An
     return [(queries[row], keys[row]) for row in order], firsts, order, fields
 
 
-def _order_of_sequences(
-    lengths: list[int], device: torch.device
-) -> tuple[Lengths, list[int], Any, Any]:
-    """`_order` of one row that holds sequences of these lengths end to end."""
+def _order_of_sequences(lengths: list[int], device: torch.device) -> Order:
+    """The order of one row that holds sequences of these lengths end to end."""
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     ordered = [lengths[row] for row in order]
-    fields = {
+    fields: dict[str, Any] = {
         "grid": (len(lengths), ordered[-1]),
         "column": _ranges([0] * len(ordered), ordered).to(device),
         "order": tuple(order),
@@ -443,9 +438,22 @@ class Encoded:
     cache: Any = None
 
     @classmethod
-    def of(cls, layout: Layout, left: Any, pooler: Any, cache: Any) -> "Encoded":
-        """Selects the states that the caller reads from the encoder's output, `left`."""
-        states, is_packed = left.last_hidden_state, layout.route.is_packed
+    def of(
+        cls,
+        layout: Layout,
+        states: Tensor,
+        hidden_states: tuple[Tensor, ...] | None,
+        pooler: Any,
+    ) -> "Encoded":
+        """Selects the states that the caller reads from the last ones, (..., D).
+
+        Args:
+            layout: Of them.
+            states: The encoder's output.
+            hidden_states: All states that are asked for, padded; None for others.
+            pooler: A module, or None.
+        """
+        is_packed = layout.route.is_packed
         index, visible, first = layout.read()
         starts = states  # (B or R, 1 or S, D), of which a pooler reads [:, 0]
         if first is not None:
@@ -457,19 +465,16 @@ class Encoded:
             starts = states if first is None else starts
         elif visible is not None:
             states, index = states[visible], index[visible]  # type: ignore[index]
-        encoded = cls(states, index, layout.shape, None if pooler is None else pooler(starts))
-        encoded.mask, encoded.cache = None if is_packed else layout.mask, cache
-        encoded.attentions = getattr(left, "attentions", None)
-        encoded.cross_attentions = getattr(left, "cross_attentions", None)
-        # None for states that were not requested.
-        encoded.hidden_states = all_states = getattr(left, "hidden_states", None)
-        if all_states is not None and all_states[-1] is not None:
+        pooled = None
+        if pooler is not None:
+            pooled = (pooler.forward if layout.is_bare else pooler)(starts)
+        if hidden_states is not None and hidden_states[-1] is not None:
             # Both outputs are the same tensor, so that they have the same gradient.
             if is_packed:
-                encoded.states, encoded.index = all_states[-1], None
+                states, index = hidden_states[-1], None
             else:
-                encoded.hidden_states = (*all_states[:-1], states)
-        return encoded
+                hidden_states = (*hidden_states[:-1], states)
+        return cls(states, index, layout.shape, pooled, None, hidden_states)
 
     def pad(self, rows: Tensor, in_place: bool = False) -> Tensor:
         """Rows computed from `states`, (N, ...) or (B, S, ...), to (B, S, ...), zero elsewhere.

@@ -148,13 +148,6 @@ def product_of(module: nn.Module, states: Tensor) -> "Product | None":
     return product if product is not None and product.dtype is states.dtype else None
 
 
-def normalise(norm: Any, states: Tensor) -> Tensor:
-    """LayerNorm of states, without the module call, whose time shows with one sentence."""
-    parameters = norm._parameters
-    shape, weight, bias = norm.normalized_shape, parameters["weight"], parameters["bias"]
-    return torch.layer_norm(states, shape, weight, bias, norm.eps)
-
-
 @cache
 def rounded_up(rows: int) -> int:
     """The number of rows with which a kernel is called for so many.

@@ -10,6 +10,7 @@ sequences, T computed tokens (see `layout.py`), N of them whose state is read.
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, Self, overload
 
 import torch
@@ -48,8 +49,8 @@ from .layers import (
     BertPreTrainingHeads,
     SinusoidalPositions,
 )
-from .layout import Encoded, Layout, Wanted, plan
-from .linear import by_same_products, computed_by, is_hooked, linear, type_name
+from .layout import Encoded, Layout, plan
+from .linear import PRODUCTS, by_same_products, computed_by, is_hooked, linear, type_name
 from .losses import (
     IGNORE_INDEX,
     check_labels,
@@ -91,8 +92,6 @@ logger = logging.get_logger(__name__)
 #: If more than this share of all positions is to be scored, all are scored: padding the scores
 #: would take longer than it saves.
 MANY_SCORED = 0.7
-#: The states that a pooled vector needs.
-POOLED = Wanted(only_required=True)
 
 
 class BertPreTrainedModel(PreTrainedModel):
@@ -428,7 +427,8 @@ class BertModel(BertPreTrainedModel):
         )
         encoded = self._encode(
             inputs,
-            Wanted(required, only_required),
+            required,
+            only_required,
             encoder_hidden_states=encoder_hidden_states,
             encoder_attention_mask=encoder_attention_mask,
             cache=cache,
@@ -450,7 +450,8 @@ class BertModel(BertPreTrainedModel):
     def _encode(
         self,
         inputs: Inputs,
-        wanted: Wanted,
+        required: Tensor | None = None,
+        only_required: bool = False,
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
         cache: Any = None,
@@ -460,31 +461,45 @@ class BertModel(BertPreTrainedModel):
         output_attentions: bool | None = None,
         **options: Any,
     ) -> Encoded:
-        """The states that a head reads. Other arguments as in `forward`."""
+        """The states that a head reads.
+
+        Args:
+            inputs: The batch.
+            required: (B, S) bool, or None; `required_positions` of `forward`.
+            only_required: As there, like the other arguments.
+        """
         config = self.config
         if encoder_hidden_states is not None:
             check_memory(config, inputs.shape, encoder_hidden_states, encoder_attention_mask)
         requests = self._requests(head_mask, output_hidden_states, output_attentions)
         is_encoder_only = not config.is_decoder and cache is None and encoder_hidden_states is None
-        only_required = wanted.only_required and not requests.keys() - {"head_mask"}
+        only_required = only_required and not requests.keys() - {"head_mask"}
         asks = "output_attentions" in requests
         memory = (encoder_hidden_states, encoder_attention_mask, cache, use_cache)
         # A compiler must not trace the questions about modules.
         watched = None if inputs.is_traced else self._inside.why_padded(self)
-        route = self._route(inputs, watched, is_encoder_only, asks, only_required)
-        wanted = self._complete(wanted.required, only_required, inputs, route)
-        layout = plan(inputs, wanted, route)
-        if route.is_packed and not layout.route.is_packed and _is_invariant(config):
+        is_invariant = _is_invariant(config)
+        reason = self._why_padded(inputs, is_encoder_only, asks) or watched
+        route = self._route(inputs, reason, is_invariant, only_required)
+        if route.is_packed:
+            layout = self._plan(inputs, route, required, only_required)
+        else:
+            layout = plan(inputs, route)
+        if route.is_packed and not layout.route.is_packed and is_invariant:
             raise ValueError(
                 "batch_invariant=True cannot be used with a row without attended tokens under "
                 "'eager'. Give each row a token, or set attn_implementation='sdpa'."
             )
         if inputs.is_traced:
             return self._encode_padded(inputs, layout, requests, memory, options)
-        with computed_by(self._inside.products(self, _is_invariant(config))):
+        token = PRODUCTS.set(self._inside.products(self, is_invariant))
+        try:
             if layout.route.is_packed:
+                layout.is_bare = self._inside.is_bare and not torch.is_grad_enabled()
                 return self._encode_packed(inputs, layout, requests, options)
             return self._encode_padded(inputs, layout, requests, memory, options)
+        finally:
+            PRODUCTS.reset(token)
 
     def _encode_padded(
         self,
@@ -525,25 +540,32 @@ class BertModel(BertPreTrainedModel):
         )
         _check_given(requests, left, self.encoder)
         layout = layout.to(left.last_hidden_state.device)
-        return Encoded.of(layout, left, self.pooler, cache if use_cache else None)
+        encoded = Encoded.of(
+            layout, left.last_hidden_state, getattr(left, "hidden_states", None), self.pooler
+        )
+        encoded.mask, encoded.cache = layout.mask, cache if use_cache else None
+        encoded.attentions = getattr(left, "attentions", None)
+        encoded.cross_attentions = getattr(left, "cross_attentions", None)
+        return encoded
 
     def _encode_packed(
         self, inputs: Inputs, layout: Layout, requests: dict[str, Any], options: dict[str, Any]
     ) -> Encoded:
         """The same by packed rows, (T, D)."""
-        given = (inputs.input_ids, inputs.token_type_ids, inputs.position_ids)
-        ids, types, places, embeddings = (
-            None if x is None else layout.unpad(x.expand(*inputs.shape, *x.shape[2:]))
-            for x in (*given, inputs.inputs_embeds)
-        )
-        places = self._default_positions(inputs, layout) if places is None else places
-        states = self.embeddings(ids, types, places, embeddings)  # (T, D)
+        given = (inputs.input_ids, inputs.token_type_ids, inputs.position_ids, inputs.inputs_embeds)
+        ids, types, places, embeddings = map(layout.unpad, given)
+        embed: Any = self._modules["embeddings"]
+        encode: Any = self._modules["encoder"]
+        if layout.is_bare:
+            embed, encode = partial(embed.forward, is_bare=True), encode.forward
+        if places is None:
+            places = self._default_positions(inputs, layout)
+        states = embed(ids, types, places, embeddings)  # (T, D)
         if layout.route is Route.GRID:
             requests |= layer_masks(self.config, layout, states, None, None, None, False)
             requests |= options
-        left = self.encoder(states, layout=layout, **requests)
-        layout = layout.to(left.last_hidden_state.device)
-        return Encoded.of(layout, left, self.pooler, None)
+        states, hidden_states = encode(states, layout=layout, **requests)
+        return Encoded.of(layout.to(states.device), states, hidden_states, self.pooler)
 
     def _default_positions(self, inputs: Inputs, layout: Layout) -> Tensor | None:
         """The given positions, or those of the embeddings' buffer in each token's place."""
@@ -570,25 +592,28 @@ class BertModel(BertPreTrainedModel):
     def _route(
         self,
         inputs: Inputs,
-        watched: str | None,
-        is_encoder_only: bool,
-        output_attentions: bool,
+        reason: str | None,
+        is_invariant: bool,
         only_required: bool,
     ) -> Route:
         """Decides how a call is computed.
 
+        Args:
+            inputs: The batch.
+            reason: Why it has to be computed padded; None if packed rows will do.
+            is_invariant: `config.batch_invariant`.
+            only_required: Whether the caller reads no other states than required ones.
+
         Raises:
             ValueError: A sequence may get other bits in another batch, and must not.
         """
-        backend = self.config._attn_implementation or "eager"
-        reason = self._why_padded(inputs, is_encoder_only, output_attentions) or watched
-        has_own = False
+        backend, has_own = self.config._attn_implementation, False
         if reason is None:
-            backends = self._inside.backends() | {self.config._attn_implementation}
+            backends = self._inside.backends() | {backend}
             has_own = len(backends) == 1 and is_own(*backends)
             if not has_own and not all(map(is_known, backends)):
                 reason = "an attention function that may read padding"
-        if _is_invariant(self.config):
+        if is_invariant:
             self._check_batch_invariant(reason, has_own, inputs.device)
             return Route.SINGLE
         is_dense = inputs.has_padding is False or inputs.attention_mask is None
@@ -598,7 +623,7 @@ class BertModel(BertPreTrainedModel):
             return Route.PADDED
         if not has_own or not self.embeddings.adds_positions:
             return Route.GRID
-        if inputs.device.type == "cpu" or backend == "eager":
+        if inputs.device.type == "cpu" or backend != "sdpa":
             return Route.ROWS
         # A launch for every length would keep an accelerator waiting.
         dropout = self.config.attention_probs_dropout_prob if self.training else 0
@@ -641,16 +666,23 @@ class BertModel(BertPreTrainedModel):
         if reason is not None:
             raise ValueError(f"batch_invariant=True cannot be kept: {reason}. Use float32.")
 
-    def _complete(
-        self, required: Tensor | None, only_required: bool, inputs: Inputs, route: Route
-    ) -> Wanted:
-        """The states that the caller and the model itself read."""
+    def _plan(
+        self, inputs: Inputs, route: Route, required: Tensor | None, only_required: bool
+    ) -> Layout:
+        """The layout of a packed call, by the states that the caller and the model itself read."""
         config, others = self.config, None
-        if route.is_packed and inputs.has_padding is not False and not only_required:
+        if inputs.has_padding is not False and not only_required:
             words = getattr(self.embeddings, "word_embeddings", None)
             others = inputs.not_padding(config.pad_token_id, words)
-        is_eager = config._attn_implementation != "sdpa"
-        return Wanted(required, only_required, self.pooler is not None, others, is_eager)
+        return plan(
+            inputs,
+            route,
+            required,
+            only_required,
+            first_token=self.pooler is not None,
+            not_padding=others,
+            is_eager=config._attn_implementation != "sdpa",
+        )
 
     def _cache(
         self, cache: Any, use_cache: bool | None, encoder_states: Tensor | None
@@ -688,27 +720,29 @@ class _BertHead(BertPreTrainedModel):
 
     bert: BertModel
 
-    def _encode(self, inputs: Inputs, wanted: Wanted, **options: Any) -> Encoded:
+    def _encode(
+        self,
+        inputs: Inputs,
+        required: Tensor | None = None,
+        only_required: bool = False,
+        **options: Any,
+    ) -> Encoded:
         """The states that the head reads, without padding where there are any.
 
-        They are padded if `self.bert` is not our model, or is wrapped.
-
-        Args:
-            inputs: The batch.
-            wanted: Which states are read.
-            **options: Other arguments of `BertModel.forward`.
+        They are padded if `self.bert` is not our model, or is wrapped. Arguments as in
+        `BertModel._encode`.
         """
         bert: Any = self.bert
         # Not if the class is patched: then its `forward` is called.
         is_ours = type(bert).forward is BertModel.takes_packed[0]
         is_program = torch.compiler.is_compiling() or torch.jit.is_tracing()
         if is_ours and not is_hooked(bert):
-            return bert._encode(inputs, wanted, **options)
+            return bert._encode(inputs, required, only_required, **options)
         if is_ours and (is_program or why_watched(bert) is None):
             # Hooks that move weights. Others, and a model in place of ours, get the call of
             # transformers, which computes everything.
-            options["required_positions"] = wanted.required
-            options["only_required"] = wanted.only_required
+            options["required_positions"] = required
+            options["only_required"] = only_required
         if "cache" in options:
             options[CACHE] = options.pop("cache")
         output = bert(
@@ -802,16 +836,15 @@ class _LanguageModelHead(_BertHead):
         """The states of `_encode`, the states that the head scores, and their labels."""
         is_traced = inputs.is_traced or is_mapped(labels)
         if is_traced or self._inside.why_padded(self.cls) is None:
-            wanted = Wanted(labelled(labels), self._is_sparse(labels))
-            positions = None
-            if labels is not None and wanted.only_required:
+            is_sparse, positions = self._is_sparse(labels), None
+            if labels is not None and is_sparse:
                 # Before the pass: an accelerator is waited for here.
                 positions = labels.flatten().ne(IGNORE_INDEX).nonzero().flatten()
-            encoded = self._encode(inputs, wanted, **options)
+            encoded = self._encode(inputs, labelled(labels), is_sparse, **options)
             return encoded, *self._scored(encoded, labels, positions, inputs)
         # The head has a hook: it scores every position, as in transformers.
         every = torch.ones(inputs.shape, dtype=torch.bool, device=inputs.device)
-        encoded = self._encode(inputs, Wanted(every), **options)
+        encoded = self._encode(inputs, every, **options)
         scored = replace(encoded, states=encoded.pad(encoded.states), index=None)
         return encoded, scored, labels
 
@@ -964,7 +997,7 @@ class BertLMHeadModel(_LanguageModelHead, GenerationMixin):
             predicted = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
         encoded = self._encode(
             inputs,
-            Wanted(labelled(predicted) if scored == shape else None),
+            labelled(predicted) if scored == shape else None,
             encoder_hidden_states=encoder_hidden_states,
             encoder_attention_mask=encoder_attention_mask,
             use_cache=use_cache if labels is None else False,
@@ -1063,7 +1096,7 @@ class BertForNextSentencePrediction(_BertHead):
         items = kwargs.pop("num_items_in_batch", None)
         if labels is not None:
             check_labels(labels, "labels", (inputs.count,), 2, "classes")
-        encoded = self._encode(inputs, POOLED, **kwargs)
+        encoded = self._encode(inputs, only_required=True, **kwargs)
         logits = self._score(self.cls, encoded.pooled)
         loss = None if labels is None else cross_entropy(logits, labels, items)
         return NextSentencePredictorOutput(loss, logits, encoded.hidden_states, encoded.attentions)
@@ -1118,7 +1151,7 @@ class BertForSequenceClassification(_Classifier):
         if labels is not None:
             problem_type = problem_type or infer_problem_type(self.num_labels, labels)
             check_targets(labels, inputs.count, self.num_labels, problem_type)
-        encoded = self._encode(inputs, POOLED, **kwargs)
+        encoded = self._encode(inputs, only_required=True, **kwargs)
         logits = self._classify(encoded.pooled)
         loss = None
         if labels is not None and problem_type is not None:
@@ -1169,7 +1202,7 @@ class BertForMultipleChoice(_Classifier):
                 "by rows. Pass one row for each choice."
             )
         check_labels(labels, "labels", (batch_size,), num_choices, "choices")
-        encoded = self._encode(inputs, POOLED, **kwargs)
+        encoded = self._encode(inputs, only_required=True, **kwargs)
         logits = self._classify(encoded.pooled).view(batch_size, num_choices)
         loss = None if labels is None else cross_entropy(logits, labels, items)
         return MultipleChoiceModelOutput(loss, logits, encoded.hidden_states, encoded.attentions)
@@ -1201,7 +1234,7 @@ class BertForTokenClassification(_Classifier):
         inputs = Inputs.of(self.config, *given, kwargs)
         items = kwargs.pop("num_items_in_batch", None)
         check_labels(labels, "labels", inputs.shape, self.num_labels)
-        encoded = self._encode(inputs, Wanted(labelled(labels)), **kwargs)
+        encoded = self._encode(inputs, labelled(labels), **kwargs)
         logits = self._classify(encoded.pad(encoded.states))  # (B, S, L)
         loss = None if labels is None else cross_entropy(logits, labels, items)
         return TokenClassifierOutput(loss, logits, encoded.hidden_states, encoded.attentions)
@@ -1258,7 +1291,7 @@ class BertForQuestionAnswering(_BertHead):
         every = None
         if has_labels:  # even without a mask: a codertimo model makes one itself
             every = torch.ones(shape, dtype=torch.bool, device="cpu")
-        encoded = self._encode(inputs, Wanted(every), **kwargs)
+        encoded = self._encode(inputs, every, **kwargs)
         logits = self._score(self.qa_outputs, encoded.pad(encoded.states))  # (B, S, 2)
         start_logits, end_logits = logits.unbind(dim=-1)
         start_logits, end_logits = start_logits.contiguous(), end_logits.contiguous()

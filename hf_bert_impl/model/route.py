@@ -10,8 +10,8 @@ patch of the class, does not count as declared.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from itertools import chain, repeat
-from operator import contains, itemgetter
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -79,6 +79,8 @@ class Route(Enum):
     def __init__(self, name: str) -> None:
         #: Whether states are (T, D).
         self.is_packed = name != "padded"
+        #: Whether attention is by sequences of one length, without a mask.
+        self.is_rows = name in ("rows", "single")
 
 
 class Inside:
@@ -96,6 +98,8 @@ class Inside:
         self.hooks: int | None = None
         #: The number of the last change of packed weights.
         self.change = -1
+        #: Whether nothing is around any module, so that `forward` may be called in its place.
+        self.is_bare = False
         self.packed = self.live = Weights(())
         self.steady: Weights | None = None
         #: Why packed rows will not do.
@@ -114,7 +118,7 @@ class Inside:
             or list(chain.from_iterable(map(dict.values, self.slots))) != self.contents
             or list(map(type, self.listed)) != self.types
             or list(map(getattr, self.owners, self.names)) != self.methods
-            or any(map(contains, self.states, repeat("forward")))
+            or list(map(len, self.states)) != self.sizes
         ):
             self._list(root)
         return self.reason
@@ -165,6 +169,7 @@ class Inside:
         """Finds the packed weights, and the layers whose weights oneDNN takes as they are."""
         change, self.steady = changes[0], None
         quick = list(_quick(root, self.takes_rows))
+        self.is_bare = len(quick) == len(self.listed) and not any(map(is_hooked, quick))
         self.packed = Weights.packed_in(quick)
         most_rows, places = most_rows_by_onednn(), []
         for layer in quick if most_rows else ():
@@ -179,6 +184,8 @@ class Inside:
         self.listed = dict(_walk(root))
         self.types = [type(module) for module in self.listed]
         self.states = [vars(module) for module in self.listed]
+        # Another `forward` or a compiled call is an attribute more.
+        self.sizes = list(map(len, self.states))
         self.attention = [state for state in self.states if "scaling" in state]
         self.slots = [state["_modules"] for state in self.states if state["_modules"]]
         self.contents = list(chain.from_iterable(map(dict.values, self.slots)))
@@ -186,7 +193,7 @@ class Inside:
         self.owners, self.names = [kind for kind, _ in declared], [name for _, name in declared]
         self.methods = list(map(getattr, self.owners, self.names))
         self.reason = next(self._reasons(root), None)
-        self.change = -1
+        self.change, self.is_bare = -1, False
         self.hooks = count
 
     def _reasons(self, root: nn.Module) -> Iterator[str]:

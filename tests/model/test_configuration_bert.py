@@ -92,6 +92,7 @@ def test_what_upstream_would_compute_wrongly_does_not_load_there(tmp_path, field
         ({"position_embedding_type": "rotary"}, "position_embedding_type='rotary'.*relative_key"),
         ({"pad_token_id": 30522}, "pad_token_id=30522.*vocab_size=30522"),
         ({"add_cross_attention": True}, "is_decoder=True"),
+        ({"per_layer_config": {0: {"intermediate_size": 64}}}, "per_layer_config is not valid"),
         ({"pruned_heads": {12: [0]}}, "pruned_heads"),
         ({"pruned_heads": {0: [12]}}, "pruned_heads"),
     ],
@@ -100,6 +101,13 @@ def test_bad_values(fields, said):
     with pytest.raises(ValueError, match=said) as caught:
         BertConfig(**fields)
     assert "\n" not in str(caught.value)
+
+
+def test_a_subclass_maps_names():
+    class Mapped(BertConfig):
+        attribute_map = {"width": "hidden_size"}  # noqa: RUF012 (transformers' own form)
+
+    assert Mapped(width=24).hidden_size == Mapped(hidden_size=24).width == 24
 
 
 def test_how_a_model_takes_it(tmp_path):

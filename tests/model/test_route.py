@@ -250,3 +250,39 @@ def test_inner_modules_called_by_a_wrapper(backend):
     assert [*map(described, found[0])] == [*map(described, found[1])]
     for ours, theirs in zip(*found, strict=True):
         assert largest(ours - theirs) < 2e-5
+
+
+def compiled(module, called):
+    def backend(graph, _):
+        called.append(module)
+        return graph.forward
+
+    module.compile(backend=backend)
+
+
+def replaced(module, called):
+    forward = module.forward
+    module.forward = lambda *given, **named: called.append(module) or forward(*given, **named)
+
+
+@pytest.mark.parametrize("path", ["embeddings", "encoder.layer.1.intermediate"])
+@pytest.mark.parametrize("comes", [compiled, replaced])
+def test_what_comes_around_a_module_after_a_call(comes, path):
+    """Where nothing is around a module, the way through its hooks is left out."""
+    model, batch = model_and_batch("BertModel", 2, "right", num_hidden_layers=2)
+    expected, called = outputs(model, batch), []
+    comes(model.get_submodule(path), called)
+    found = outputs(model, batch)
+    assert called
+    assert_same(found, expected, batch["attention_mask"].bool())
+
+
+@pytest.mark.parametrize("path", ["embeddings", "encoder.layer.1.attention.output"])
+def test_one_dropout_in_train_mode(path):
+    model, batch = model_and_batch("BertModel", 2, "right", num_hidden_layers=2)
+    before = outputs(model, batch)[0]
+    dropout = model.get_submodule(f"{path}.dropout").train()
+    dropout.p = 0.5
+    assert largest(outputs(model, batch)[0] - before) > 0.01
+    dropout.eval()
+    assert torch.equal(outputs(model, batch)[0], before)
