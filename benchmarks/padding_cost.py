@@ -21,7 +21,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.static_int8 import spread, stopped
+from benchmarks.races import spread, stopped
 from hf_bert_impl.benchmark.cases import make_case
 from hf_bert_impl.benchmark.contest import Contestant, race
 from hf_bert_impl.benchmark.contestants import States
@@ -140,7 +140,7 @@ def busy(
                 rows.append((words, one.name, " / ".join(ms), spread(ratios)))
     policy = os.environ.get("OMP_WAIT_POLICY", "active")
     title = f"{source.name}; {cpu_name()}, {threads} threads, OMP_WAIT_POLICY {policy}"
-    columns = ("machine", "ours", "ms, ours / transformers sdpa", "times as fast")
+    columns = ("machine", "ours", "ms, ours / transformers sdpa", "speed-up")
     print_table(console(), title, columns, rows, words=(0, 1))
 
 

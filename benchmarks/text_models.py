@@ -18,6 +18,7 @@ import importlib
 import json
 import os
 import random
+import statistics
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,11 +31,13 @@ from transformers import AutoTokenizer
 from transformers.utils import ModelOutput
 
 import hf_bert_impl
-from benchmarks.static_int8 import CALIBRATION_TEXTS, quantised, spread, stopped
+from benchmarks.races import spread, stopped
+from benchmarks.static_int8 import CALIBRATION_TEXTS, quantised
 from hf_bert_impl.benchmark.cases import PARTS, Unavailable, sentences
 from hf_bert_impl.benchmark.contest import Contestant, race
 from hf_bert_impl.benchmark.contestants import Timed
 from hf_bert_impl.benchmark.peers import BOTH, Settings, Source
+from hf_bert_impl.benchmark.results import Row, environment
 from hf_bert_impl.benchmark.runtimes import (
     openvino_precision,
     openvino_runner,
@@ -43,6 +46,7 @@ from hf_bert_impl.benchmark.runtimes import (
 from hf_bert_impl.checkpoints import demo_folder
 from hf_bert_impl.data.squad import read_squad
 from hf_bert_impl.export import INPUTS, openvino_model
+from hf_bert_impl.files.json_files import write_json
 from hf_bert_impl.measuring.batches import Case
 from hf_bert_impl.measuring.timing import cpu_name
 from hf_bert_impl.tables import console, print_table
@@ -300,11 +304,13 @@ def main(
     dtype: Annotated[str, typer.Option()] = "float32",
     threads: Annotated[int, typer.Option()] = 2,
     texts: Annotated[int, typer.Option("--sentences", help="0: the usual number.")] = 0,
+    output: Annotated[Path | None, typer.Option(help="Write the results as JSON.")] = None,
 ) -> None:
     """Race the optimized model against each peer: five rounds, a fifth of the texts each."""
     source, settings = Source(model, size), Settings(threads=threads)
+    rows = []
     for name in cases.split(","):
-        rows = []
+        first = len(rows)
         with tempfile.TemporaryDirectory() as scratch:
             folder = make_folder(source, name, Path(scratch))
             given = (name, folder, texts or KINDS[name].texts, source, settings)
@@ -329,25 +335,51 @@ def main(
                             except Unavailable as error:
                                 print(f"{peer} ({theirs}): not available: {error}")
         title = f"{name} of {source.name}: {case.rows} texts, {case.tokens} tokens; "
-        columns = ("ours", "peer", "ms", "times as fast", "error", "MiB")
         title += f"{cpu_name()}, {threads} threads"
-        print_table(console(), title, columns, rows, words=(0, 1))
+        columns = ("ours", "peer", "ms", "speed-up", "error", "MiB")
+        cells = [row.cells() for row in rows[first:]]
+        print_table(console(), title, columns, cells, words=(0, 1))
+    if output is not None:
+        record = {"model": source.name, "environment": environment("cpu", threads), "rows": rows}
+        write_json(output, record)
 
 
-def raced(case: Case, ours: Contestant, peer: Contestant, expected: Tensor) -> tuple[str, ...]:
-    """A row of the table."""
+@dataclasses.dataclass
+class TextRow(Row):
+    """A row of `hf-bert benchmark`, with the memory of both."""
+
+    ours_mib: float
+    peer_mib: float
+
+    def cells(self) -> tuple[str, ...]:
+        """The row of the printed table."""
+        return (
+            f"{self.ours} {self.ours_dtype}",
+            f"{self.peer} {self.peer_dtype}",
+            f"{self.ours_ms:.1f} / {self.peer_ms:.1f}",
+            spread([self.ratio, self.ratio_min, self.ratio_max]),
+            f"{self.ours_error:.0e} / {self.peer_error:.0e}",
+            f"{self.ours_mib:.0f} / {self.peer_mib:.0f}",
+        )
+
+
+def raced(case: Case, ours: Contestant, peer: Contestant, expected: Tensor) -> TextRow:
+    """The result of one race. Times are sums over the parts."""
     pair = (ours, peer)
     errors = [float((one.ask("result", case) - expected).abs().max()) for one in pair]
     memory = [one.ask("memory", case) for one in pair]
     times = race(pair, PARTS, case, stopped)
     ratios = [b / a for a, b in zip(times[ours], times[peer], strict=True)]
-    return (
-        f"{ours.name} {ours.dtype}",
-        f"{peer.name} {peer.dtype}",
-        " / ".join(f"{1000 * sum(times[one]):.0f}" for one in pair),
-        spread(ratios),
-        " / ".join(f"{error:.0e}" for error in errors),
-        " / ".join(f"{mib:.0f}" for mib in memory),
+    return TextRow(
+        case.name,
+        case.rows,
+        case.tokens,
+        case.padding,
+        *(ours.name, ours.dtype, peer.name, peer.dtype),
+        *(1000 * sum(times[one]) for one in pair),
+        *(statistics.median(ratios), min(ratios), max(ratios), PARTS),
+        *errors,
+        *memory,
     )
 
 

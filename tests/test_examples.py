@@ -30,11 +30,6 @@ PAGES = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 }
-#: Pages whose blocks run in order, commands too; `sh` marks slow ones and downloads.
-HOW_TO = [
-    "README.md",
-    *(f"docs/{name}.md" for name in ("embed-and-search", "rerank", "fine-tune", "push-and-export")),
-]
 BLOCK = re.compile(r"^```(python|bash|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 WORDS = "a anna ' s cat nap ##s kitten sleep fine film the short long ##er one somewhat . , nice to"
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -100,25 +95,27 @@ def test_docstrings(name: str, checkpoints: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "page", [page for page, text in PAGES.items() if page in HOW_TO or "```python" in text]
-)
-def test_blocks_of_a_page(page: str, checkpoints: Path) -> None:
-    names: dict[str, Any] = {}
-    if page == "docs/rerank.md":  # which trains it
-        shutil.rmtree("reranker")
+def test_blocks_of_all_pages_in_one_folder(checkpoints: Path) -> None:
+    """As a reader runs them, README first. `sh` marks slow blocks and downloads."""
+    shutil.rmtree("reranker")  # a page trains it
     paths = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.getenv("PYTHONPATH")))),
     }
-    try:
-        for kind, block in BLOCK.findall(PAGES[page]):
-            if kind == "python":
-                exec(compile(block, page, "exec"), names)
-            elif kind == "bash" and page in HOW_TO:
-                subprocess.run(["bash", "-euc", block], env=os.environ | paths, check=True)
-    finally:
-        hf_bert_impl.unregister()
+    for page, text in PAGES.items():
+        names: dict[str, Any] = {}
+        try:
+            for kind, block in BLOCK.findall(text):
+                if kind == "python":
+                    exec(compile(block, page, "exec"), names)
+                elif kind == "bash":
+                    run = ["bash", "-euc", block]
+                    assert subprocess.run(run, env=os.environ | paths).returncode == 0, (
+                        page,
+                        block,
+                    )
+        finally:
+            hf_bert_impl.unregister()
 
 
 def test_code_of_all_pages_is_narrow() -> None:
