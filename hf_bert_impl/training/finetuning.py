@@ -32,6 +32,7 @@ from hf_bert_impl.training.checkpointing import (
     last_checkpoint,
     remove_leftovers,
 )
+from hf_bert_impl.training.data_split import read_shares, split_examples
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from hf_bert_impl.training.finetuning_output import (
     check_new,
@@ -88,11 +89,16 @@ def finetune(
     """
     for module in ("sklearn", "matplotlib"):
         require(module, "train", "fine-tuning")
-    if options.early_stopping is not None and sources.validation is None:
+    if options.split is not None and len(sources.named()) > 1:
+        raise InputError(
+            "`split` takes validation and test data from the training data. Leave it out, or name "
+            "no other file."
+        )
+    if options.early_stopping is not None and sources.validation is options.split is None:
         raise InputError(
             "`early_stopping` needs validation data. Name a validation file, or leave it out."
         )
-    if options.metric is not None and sources.validation is None:
+    if options.metric is not None and sources.validation is options.split is None:
         raise InputError("`metric` needs validation data. Name a validation file, or leave it out.")
     task.choose_metric(options.metric)
     state = join()
@@ -110,7 +116,7 @@ def finetune(
         tokenizer = load_tokenizer(options.model, {})
         config = hf_bert_impl.BertConfig.from_pretrained(options.model)
         named = sources.named()
-        splits, max_length = prepare(task, named, tokenizer, config, options.max_length)
+        splits, max_length = prepare(task, named, tokenizer, config, options)
         weights = class_weights(options.class_weights, task, splits["train"])
         settings = run_settings(task, options, splits)
         note_overlap(splits)
@@ -213,7 +219,7 @@ def prepare(
     named: Mapping[str, str],
     tokenizer: Any,
     config: Any,
-    max_length: int | None,
+    options: FinetuningOptions,
 ) -> tuple[dict[str, Split], int]:
     """Reads and tokenizes the data, and sets the task's labels.
 
@@ -222,7 +228,7 @@ def prepare(
         named: The sources by part, with "train".
         tokenizer: The model's tokenizer.
         config: The checkpoint's config.
-        max_length: As in the options.
+        options: How to train.
 
     Returns:
         The splits by part, and the length at which sequences are cut.
@@ -230,8 +236,11 @@ def prepare(
     Raises:
         ValueError: The data cannot be used.
     """
-    length = sequence_length(task, tokenizer, config, max_length)
+    length = sequence_length(task, tokenizer, config, options.max_length)
     examples = {part: task.read(source) for part, source in named.items()}
+    if options.split is not None:
+        shares = read_shares(options.split)
+        examples = split_examples(examples["train"], shares, options.seeds[0])
     known = [config.id2label[number] for number in sorted(config.id2label)]
     task.learn_labels(examples, known)
     splits = {

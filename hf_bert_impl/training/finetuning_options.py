@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hf_bert_impl.data.option_ranges import RANGES, WARMUP_SHARE, check_ranges
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.training.data_split import read_shares
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +26,8 @@ class FinetuningOptions:
     """The peak rate after the warm-up; it then decreases linearly to 0."""
     seeds: tuple[int, ...] = dataclasses.field(default=(42,), metadata={"flags": ("--seed",)})
     """May be repeated: one run per seed; the best is saved, the spread reported."""
+    split: str | None = None
+    """Split the data into train, validation and test by these shares, e.g. 0.8,0.1,0.1."""
     max_length: int | None = None
     """Tokens at which a sequence is cut; None for the maximum of task and model."""
     warmup: float = 0.1
@@ -48,6 +51,8 @@ class FinetuningOptions:
 
     def __post_init__(self) -> None:
         check_ranges(self, warmup=WARMUP_SHARE)
+        if self.split is not None:
+            read_shares(self.split)
         allowed = RANGES["seed"]
         if len(set(self.seeds)) < max(1, len(self.seeds)) or any(
             seed not in allowed for seed in self.seeds

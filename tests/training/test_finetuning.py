@@ -13,6 +13,7 @@ import hf_bert_impl
 from hf_bert_impl.tasks.base import Columns, Split
 from hf_bert_impl.tasks.evaluation import evaluate_task, task_for_model
 from hf_bert_impl.tasks.registry import make_task
+from hf_bert_impl.training.data_split import split_examples
 from hf_bert_impl.training.finetuning import Sources, finetune
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from hf_bert_impl.training.finetuning_trainer import build_trainer, class_weights
@@ -242,6 +243,50 @@ def test_held_out_examples_that_were_trained_on_are_noted(run, sentiment, write,
         notes = [str(n.message) for n in recwarn if "training examples too" in str(n.message)]
         assert [note.split()[2] for note in notes] == [part] * is_noted, notes
         recwarn.clear()
+
+
+def test_one_file_is_split_with_the_same_mix_of_labels(tune, sentiment):
+    """By the seed, without a text in two parts; the report has the scores of both."""
+    file = sentiment("all", 90, 1)
+    lines = Path(file).read_text() * 2  # each text twice
+    Path(file).write_text(lines)
+    report, _ = tune(make_task("classification", COLUMNS), file, split="0.7,0.2,0.1", epochs=1)
+    assert report["validation"].keys() == report["test"].keys()
+    counts = report["training"]["examples"]
+    rows = make_task("classification", COLUMNS).read(file)
+    parts = split_examples(rows, (0.7, 0.2, 0.1), seed=42)
+    assert counts == {part: len(found) for part, found in parts.items()}
+    texts = {part: {row.text for row in found} for part, found in parts.items()}
+    whole = set().union(*texts.values())
+    assert len(whole) == sum(map(len, texts.values())), "no text is in two parts"
+    for part, share in zip(parts, (0.7, 0.2, 0.1), strict=True):
+        assert len(texts[part]) == pytest.approx(share * len(whole), abs=1)
+        bad = [sum(row.label == "B" for row in found) / len(found) for found in (parts[part], rows)]
+        assert bad[0] == pytest.approx(bad[1], abs=0.12)
+    again = split_examples(rows, (0.7, 0.2, 0.1), seed=42)
+    assert again == parts != split_examples(rows, (0.7, 0.2, 0.1), seed=3)
+    assert split_examples(rows, (0.9, 0.1), seed=3).keys() == {"train", "validation"}
+
+
+@pytest.mark.parametrize(
+    ("shares", "others", "words"),
+    [
+        ("0.8,0.3", {}, "with the sum 1"),
+        ("a", {}, "with the sum 1"),
+        ("0.99,0.01", {}, "too few for a validation share of 0.01"),
+        ("0.8,0.2", {"test": "other.tsv"}, "name no other file"),
+    ],
+)
+def test_wrong_splits(tune, sentiment, shares, others, words):
+    with pytest.raises(ValueError, match=words):
+        tune(make_task("classification", COLUMNS), sentiment("all", 20, 1), split=shares, **others)
+
+
+def test_questions_about_one_paragraph_are_not_split(tune, write, sentences):
+    data = {"data": [{"paragraphs": squad_paragraphs(sentences(20, 1))}]}
+    file = write(json.dumps(data), "squad.json")
+    with pytest.raises(ValueError, match="the same paragraph"):
+        tune(make_task("question-answering"), file, split="0.8,0.2")
 
 
 def test_warm_up_and_weight_decay(run):
