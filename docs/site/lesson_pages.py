@@ -79,7 +79,8 @@ def printed(output: dict[str, Any], picture: str) -> str:
     """An output as Markdown: a picture, a table in the page's style, or a text."""
     data = output.get("data", {})
     if "image/png" in data:
-        return f"![{''.join(data['text/plain'])}]({picture})"
+        # The link opens it large, because a phone shows it at a third of its width.
+        return f"[![{''.join(data['text/plain'])}]({picture})]({picture})"
     if "text/html" in data:
         table = TABLE.sub("<table>", "".join(data["text/html"]))
         return f'<div class="output">\n{table}\n</div>'

@@ -101,9 +101,12 @@ class MultiHeadAttention(nn.Module):
     Args:
         size: E.
         heads: H.
+        reach: Above 0, each head adds a learned number to its scores for each distance from a query
+            to a key, as in T5 (Raffel et al., 2020, section 2.1). Distances beyond share the last
+            number. The numbers start at random, so that the heads start different.
     """
 
-    def __init__(self, size: int, heads: int) -> None:
+    def __init__(self, size: int, heads: int, reach: int = 0) -> None:
         super().__init__()
         if size % heads:
             raise ValueError(f"size {size} is not a multiple of {heads} heads")
@@ -112,6 +115,9 @@ class MultiHeadAttention(nn.Module):
         self.key = nn.Linear(size, size)
         self.value = nn.Linear(size, size)
         self.output = nn.Linear(size, size)
+        self.reach = reach
+        #: A number for each head and distance, from -reach to reach; none where reach is 0.
+        self.distances = nn.Parameter(torch.randn(heads, 2 * reach + 1)) if reach else None
         #: The weights of the last call, (B, H, T, S), for pictures.
         self.weights: Tensor | None = None
 
@@ -131,7 +137,12 @@ class MultiHeadAttention(nn.Module):
         v = self._split(self.value(keys))  # (B, H, S, D)
         if mask is not None and mask.dim() == 3:
             mask = mask.unsqueeze(1)  # (B, 1, T, S): the same for all heads
-        context, weights = soft_address(dot_product_scores(q, k), v, mask)
+        scores = dot_product_scores(q, k)  # (B, H, T, S)
+        if self.distances is not None:
+            places = torch.arange(keys.shape[1])
+            apart = places - places[: queries.shape[1], None]  # (T, S), negative to the left
+            scores = scores + self.distances[:, apart.clamp(-self.reach, self.reach) + self.reach]
+        context, weights = soft_address(scores, v, mask)
         self.weights = weights.detach()
         joined = context.transpose(1, 2).flatten(2)  # (B, T, H·D)
         return self.output(joined)  # (B, T, E)

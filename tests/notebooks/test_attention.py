@@ -64,3 +64,20 @@ def test_additive_scores_are_the_papers_formula():
 def test_masks():
     assert padding_mask(torch.tensor([[5, 6, 0]])).tolist() == [[[True, True, False]]]
     assert causal_mask(3).tolist() == [[True, False, False], [True, True, False], [True] * 3]
+
+
+def test_each_head_adds_a_number_for_each_distance():
+    torch.manual_seed(0)
+    layer = MultiHeadAttention(12, 3, reach=2)
+    states = torch.randn(2, 7, 12)
+    layer(states, states)
+    with_distances = layer.weights
+    plain = MultiHeadAttention(12, 3)
+    plain.load_state_dict({k: v for k, v in layer.state_dict().items() if k != "distances"})
+    plain(states, states)
+    ratio = (with_distances / plain.weights).log()  # the number, less a constant for each query
+    for query, key in ((3, 0), (3, 2), (3, 5), (0, 6)):
+        place = min(max(key - query, -2), 2) + 2
+        expected = layer.distances[:, place] - layer.distances[:, 2]
+        found = ratio[:, :, query, key] - ratio[:, :, query, query]
+        torch.testing.assert_close(found, expected.detach().expand(2, 3), atol=1e-4, rtol=0)
