@@ -29,10 +29,12 @@ class Review:
 
 @dataclass(frozen=True)
 class Reviews:
-    """Sentences to learn from and to test on."""
+    """Sentences to learn from, to choose the best epoch on, and to test on."""
 
     #: To learn from.
     train: list[Review]
+    #: To choose the best epoch on.
+    dev: list[Review]
     #: To test on.
     test: list[Review]
     #: Words that occur twice in `train`.
@@ -44,7 +46,7 @@ class Reviews:
 
 
 def load_reviews(train_size: int | None = None) -> Reviews:
-    """The two-class Stanford Sentiment Treebank: its training and its test sentences.
+    """The two-class Stanford Sentiment Treebank: its training, validation and test sentences.
 
     Args:
         train_size: Maximum number of training sentences; all by default.
@@ -52,19 +54,19 @@ def load_reviews(train_size: int | None = None) -> Reviews:
     Returns:
         The sentences; generated ones where there are no real data.
     """
-    files = [data.find(f"sst2/{name}.tsv") for name in ("train", "test")]
-    if files[0] is None or files[1] is None:
+    folder = data.find("sst2")
+    if folder is None:
         made = _toy_reviews()
-        train, test = made[300:], made[:300]
+        train, dev, test = made[450:], made[300:450], made[:300]
     else:
-        train, test = (_read(file) for file in files if file is not None)
+        train, dev, test = (_read(folder / f"{name}.tsv") for name in ("train", "dev", "test"))
     random.Random(0).shuffle(train)
     train = train[:train_size]
     vocabulary = Vocabulary((review.words for review in train), at_least=2)
     example = tuple(
         ["the", "plot", "is", "predictable", "but", "the", "acting", "is", "funny", "and", "moving"]
     )
-    return Reviews(train, test, vocabulary, example, generated=files[0] is None)
+    return Reviews(train, dev, test, vocabulary, example, generated=folder is None)
 
 
 @torch.no_grad()

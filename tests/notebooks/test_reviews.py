@@ -7,7 +7,7 @@ def test_generated_reviews(monkeypatch, capsys):
     monkeypatch.delenv("HF_BERT_DATA", raising=False)
     reviews = load_reviews(train_size=600)
     assert "generated sample" in capsys.readouterr().out
-    assert len(reviews.train) == 600 and len(reviews.test) == 300
+    assert (len(reviews.train), len(reviews.dev), len(reviews.test)) == (600, 150, 300)
     polarity = word_polarity(reviews.train)
     assert polarity["funny"] > 0.2 > -0.2 > polarity["dull"]
 
@@ -15,5 +15,5 @@ def test_generated_reviews(monkeypatch, capsys):
 def test_real_reviews(data_dir, monkeypatch):
     monkeypatch.setenv("HF_BERT_DATA", str(data_dir))
     reviews = load_reviews()
-    assert (len(reviews.train), len(reviews.test)) == (6920, 1821)
+    assert (len(reviews.train), len(reviews.dev), len(reviews.test)) == (6920, 872, 1821)
     assert {review.label for review in reviews.test} == {0, 1}
