@@ -63,17 +63,11 @@ class Check:
     note: str = ""
 
     @property
-    def figures(self) -> tuple[str, str]:
-        """The error and its bound as text, or empty."""
-        error = "" if self.max_error is None else f"{self.max_error:.1e}"
-        return error, "" if self.tolerance is None else f"{self.tolerance:.0e}"
-
-    @property
     def line(self) -> str:
-        """Name, figures and note."""
-        error, bound = self.figures
-        figures = f" {error}" * bool(error) + f" (at most {bound})" * bool(bound)
-        return f"{self.name}{figures}" + f": {self.note}" * bool(self.note)
+        """Name, error, bound and note."""
+        error = "" if self.max_error is None else f" {self.max_error:.1e}"
+        bound = "" if self.tolerance is None else f" (at most {self.tolerance:.0e})"
+        return self.name + error + bound + f": {self.note}" * bool(self.note)
 
 
 def check_upstream(folder: Path, target: Target) -> Check:

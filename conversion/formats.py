@@ -6,6 +6,7 @@ file whose first bytes are damaged.
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -31,9 +32,7 @@ _STATE_FILE = "checkpoint"
 _STATE = re.compile(r'^\s*model_checkpoint_path:\s*"([^"\n]*)"', re.MULTILINE)
 _MAX_STATE_BYTES = 1 << 20
 #: Files of training loops in PyTorch's format that hold no weights.
-LEFTOVERS = re.compile(
-    r"(optimizer|scheduler|scaler)\.(pt|bin)|training_args\.bin|rng_state(_[0-9]+)?\.pth"
-)
+LEFTOVERS = ("optimizer.*", "scheduler.*", "scaler.*", "training_args.bin", "rng_state*.pth")
 
 
 @dataclass(frozen=True)
@@ -43,19 +42,23 @@ class Format:
     read: Callable[[Path], Checkpoint]
     is_file: Callable[[Path], bool]
     """Whether a file has the format's signature; False for a path that cannot be read."""
-    suffix: str
-    """A regular expression of its suffixes."""
+    files: tuple[str, ...]
+    """Patterns of its files' names."""
     name: str
     """The libraries' name for its file in a folder, without `.index.json`."""
 
 
 #: The preferred format of a folder first: most files of the later ones were converted from these.
 FORMATS = {
-    "safetensors": Format(read_safetensors, is_safetensors, r"\.safetensors", "model.safetensors"),
-    "torch": Format(read_torch, is_torch, r"\.(bin|pt|pth|ep[0-9]*|pkl)", "pytorch_model.bin"),
-    "flax": Format(read_flax, is_flax, r"\.msgpack", "flax_model.msgpack"),
-    "h5": Format(read_h5, is_h5, r"\.(h5|hdf5)", "tf_model.h5"),
-    "tf1": Format(read_tf1, is_tf1, r"\.index", "bert_model.ckpt.index"),
+    "safetensors": Format(
+        read_safetensors, is_safetensors, ("*.safetensors",), "model.safetensors"
+    ),
+    "torch": Format(
+        read_torch, is_torch, ("*.bin", "*.pt", "*.pth", "*.ep*", "*.pkl"), "pytorch_model.bin"
+    ),
+    "flax": Format(read_flax, is_flax, ("*.msgpack",), "flax_model.msgpack"),
+    "h5": Format(read_h5, is_h5, ("*.h5", "*.hdf5"), "tf_model.h5"),
+    "tf1": Format(read_tf1, is_tf1, ("*.index",), "bert_model.ckpt.index"),
 }
 _KNOWN = ", ".join(FORMATS)
 
@@ -111,9 +114,14 @@ def format_of(path: Path) -> str | None:
         if known.is_file(path):
             return name
     for name, known in FORMATS.items():
-        if re.fullmatch(known.suffix, path.suffix):
+        if matches(path.name, known.files):
             return name  # its reader reports the damage
     return None
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Whether the name of a file fits one of the patterns."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def candidates(path: Path) -> list[list[Candidate]]:
@@ -190,7 +198,7 @@ def _in_folder(folder: Path) -> list[list[Candidate]]:
     shards = {shard for index in indexes for shard in shards_of(index)}
     by_format: dict[str, list[Candidate]] = {name: [] for name in FORMATS}
     for path in files:
-        if path in shards or path.name.startswith(".") or LEFTOVERS.fullmatch(path.name):
+        if path in shards or matches(path.name, (".*", *LEFTOVERS)):
             continue
         kind = None if path.suffix == ".json" and path not in indexes else format_of(path)
         if kind is not None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from hf_bert_impl.errors import InputError, one_line
 
-from .formats import LEFTOVERS
+from .formats import FORMATS, LEFTOVERS
 from .planning import listing
 from .readers.tf1 import index_of
 
@@ -19,24 +18,21 @@ _LONGEST_ID = 96
 _FILE = re.compile(
     r".*\.(ckpt|json|zip|tar|gz|tgz|npz|" + r"bin|pt|pth|pkl|msgpack|h5|safetensors)"
 )
-#: Patterns of each format's files: the libraries' names, or else others. The best format first.
+#: Patterns of each format's files. The best format first.
 _WEIGHTS = {
-    "safetensors": (("model.safetensors*", "model-*-of-*.safetensors"), ("*.safetensors",)),
-    "torch": (
-        ("pytorch_model.bin*", "pytorch_model-*-of-*.bin"),
-        ("*.bin", "*.pt", "*.pth", "*.pkl", "*.ep*"),
-    ),
-    "flax": (("flax_model.msgpack*", "flax_model-*-of-*.msgpack"), ("*.msgpack",)),
-    "h5": (("tf_model.h5*", "tf_model-*-of-*.h5"), ("*.h5", "*.hdf5")),
-    "tf1": (("*.index", "*.data-*-of-*", "checkpoint"),),
+    kind: (*form.files, f"{form.name}.index.json", *(("*.data-*", "checkpoint") * (kind == "tf1")))
+    for kind, form in FORMATS.items()
 }
-#: Config, tokenizer, and the further modules of a sentence model. Tokenizers of other classes than
-#: BERT's have models of sentencepiece, dictionaries and code.
+#: The further modules of a sentence model, in folders.
+_MODULES = "[0-9]*_*/*"
+#: Config, tokenizer and modules. Tokenizers of other classes than BERT's have models of
+#: sentencepiece, dictionaries and code.
 _COMPANIONS = (
-    *("*.json", "*.txt", "*.model", "*.spm", "*.vocab", "*.bpe", "*.dic", "*.tiktoken", "*.jinja"),
-    *("*.py", "[0-9]*_*/*"),
+    *("*config*.json", "*token*.json", "modules.json", "*vocab*", "*.txt", "*.model", "*.spm"),
+    *("*.bpe", "*.dic", "*.tiktoken", "*.jinja", "*.py", _MODULES),
 )
-_MODULE = re.compile("[0-9]+_[^/]+/.*")
+#: Other folders, and files without weights.
+_IGNORED = ("[!0-9]*/*", *LEFTOVERS)
 
 
 def is_hub_id(path: Path | str) -> bool:
@@ -71,24 +67,15 @@ def fetch(
     from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
     try:
-        info = HfApi().model_info(name, revision=revision)
-        files = [sibling.rfilename for sibling in info.siblings or ()]
-        weights = _weights(name, files, from_format, every)
-        # An index without its files would be read as a damaged checkpoint.
-        others = [
-            file
-            for file in files
-            if LEFTOVERS.fullmatch(file)
-            or ("/" in file and not _MODULE.fullmatch(file))
-            or (file.endswith(".index.json") and not _matching([file], weights))
+        files = [
+            item.rfilename for item in HfApi().model_info(name, revision=revision).siblings or ()
         ]
-        folder = snapshot_download(
-            name,
-            revision=revision,
-            allow_patterns=[*weights, *_COMPANIONS],
-            ignore_patterns=[re.sub(r"([*?[])", r"[\1]", file) for file in others],
+        patterns = [*_weights(name, files, from_format, every), *_COMPANIONS]
+        return Path(
+            snapshot_download(
+                name, revision=revision, allow_patterns=patterns, ignore_patterns=[*_IGNORED]
+            )
         )
-        return Path(folder)
     except HfHubHTTPError as error:
         raise _explained(name, revision, error) from error
     except (OSError, HTTPError) as error:  # no answer
@@ -100,25 +87,23 @@ def fetch(
 
 def _weights(name: str, files: list[str], from_format: str | None, every: bool) -> list[str]:
     """The patterns of the weights to fetch, all in the repository's top folder."""
-    top = [file for file in files if "/" not in file and not LEFTOVERS.fullmatch(file)]
-    available = {
-        kind: next(patterns for patterns in choices if _matching(top, patterns))
-        for kind, choices in _WEIGHTS.items()
-        if any(_matching(top, patterns) for patterns in choices)
-    }
-    if not available and not any(map(_MODULE.fullmatch, files)):
+    top = [file for file in files if "/" not in file]
+    available = [kind for kind, patterns in _WEIGHTS.items() if any(_matching(top, patterns))]
+    if not available and not any(_matching(files, [_MODULES])):
         raise InputError(
             f"{name} on the hub has {listing(files, 'file')} and no weights "
             f"({', '.join(_WEIGHTS)}). Choose another model."
         )
     if from_format is not None and from_format not in available:
         raise missing_format(name, from_format, available)
-    chosen = list(available) if every else [from_format] if from_format else [*available][:1]
-    return [pattern for kind in chosen for pattern in available[kind]]
+    chosen = available if every else [from_format] if from_format else available[:1]
+    return [pattern for kind in chosen for pattern in _WEIGHTS[kind]]
 
 
-def _matching(files: Iterable[str], patterns: Iterable[str]) -> list[str]:
-    return [file for pattern in patterns for file in fnmatch.filter(files, pattern)]
+def _matching(files: Iterable[str], patterns: Iterable[str]) -> Iterable[str]:
+    from huggingface_hub.utils import filter_repo_objects
+
+    return filter_repo_objects(files, allow_patterns=[*patterns], ignore_patterns=[*_IGNORED])
 
 
 def missing_format(name: object, from_format: str, available: Iterable[str]) -> InputError:

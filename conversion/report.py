@@ -14,7 +14,8 @@ from rich.markup import escape
 from rich.text import Text
 
 from hf_bert_impl.extras import NOT_PUBLISHED, install_command
-from hf_bert_impl.model_card import PIPELINE_TAGS, markdown_table, model_card, versions
+from hf_bert_impl.files.output_folder import REPORT
+from hf_bert_impl.model_card import PIPELINE_TAGS, model_card, versions
 from hf_bert_impl.report import Report as BaseReport
 from hf_bert_impl.tables import print_table
 
@@ -57,17 +58,19 @@ class Report(BaseReport[Check]):
 
     def render(self, console: Console) -> None:
         """Print the report as tables."""
-        rows = [(Text(label, "bold"), value) for label, value in self._summary() if value]
+        rows = [(Text(label, "bold"), value) for label, value in self.summary_rows() if value]
         print_table(console, "", ("", ""), rows, words=(0, 1))
         for check in self.rows:
             mark, style = _MARKS[check.passed]
             console.print(f"  [{style}]{mark}[/] {escape(check.line)}", highlight=False)
 
-    def _summary(self) -> Iterator[tuple[str, str]]:
+    def summary_rows(self) -> Iterator[tuple[str, str]]:
+        """Labels and values for people; a value may be empty."""
         source, result = self.source, self.result
         yield "source", f"{source['name']}: {source['format']}, {source['software']}"
         yield "config", source["config"] or ""
         yield "result", f"{result['class']} ({result['why']}), {result['format']}"
+        yield "activation", result["hidden_act"]
         yield "parameters", f"{result['parameters']:,} in {len(self.mapped)} tensors"
         yield "mapped", ", ".join(_counts(row["operation"] for row in self.mapped))
         reasons = _counts(row["reason"] for row in self.ignored)
@@ -182,21 +185,15 @@ def converted_card(report: Report) -> str:
         pipeline_tag=pipeline if result["model_type"] == "bert" else None,
         tags=["bert", "hf_bert_impl"],
     )
-    checks = [
-        [check.name, *check.figures, f"passed: {check.note}" if check.passed else check.note]
-        for check in report.rows
-    ]
+    rows = [f"- {label}: {value}" for label, value in report.summary_rows() if value]
+    checks = [f"- {_MARKS[check.passed][0]} {check.line}" for check in report.rows]
     return model_card(
         data,
         f"# {source['name']}",
-        f"A {result['class']} of {result['parameters']:,} parameters, converted from "
-        f"{source['software']} ({source['format']}) by `hf-bert convert`.",
+        f"Converted by `hf-bert convert`; `{REPORT}` lists every tensor. "
         f"{NOT_PUBLISHED}: `{install_command()}`.",
         f'```python\nimport hf_bert_impl\n\nmodel = hf_bert_impl.{cls}.from_pretrained("…")\n```',
-        f"The activation is `{result['hidden_act']}`. `{source['name']}` had {source['tensors']} "
-        f"tensors, of which {len(report.ignored)} were omitted (see `conversion_report.json`).",
-        "\n".join(f"- {note}" for note in report.notes),
-        markdown_table(["check", "largest error", "bound", ""], checks) if checks else "",
+        "\n".join([*rows, *checks]),
     )
 
 

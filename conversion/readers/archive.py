@@ -26,9 +26,9 @@ from .mapped import Unsafe, most_bytes, read_at, reading
 
 #: Maximum number of files and folders in an archive.
 _MAX_MEMBERS = 10_000
-#: Maximum number of bytes per read: the header of a tar may be of any size.
-_MAX_READ = 1 << 20
+_CHUNK = 1 << 20
 _MAX_DEPTH = 32
+_SWELLS = "it unpacks to more files or bytes than its own size allows"
 
 _COMPRESSIONS: dict[bytes, Any] = {
     b"\x1f\x8b": gzip.open,
@@ -57,7 +57,7 @@ def is_archive(path: Path) -> bool:
             return not is_torch and not all(name.endswith(".npy") for name in names)
         if not path.is_file():
             return False
-        with _decompressed(path) as stream:
+        with _opened(path) as stream:
             tarfile.TarInfo.frombuf(stream.read(512), "utf-8", "surrogateescape")
             return True  # the header has the right checksum
     except Exception:  # the type depends on the damaged byte
@@ -101,7 +101,7 @@ def _extract(path: Path, folder: Path) -> None:
         if read_at(path, 0, len(_ZIP)) == _ZIP:
             members = _zip_members(stack.enter_context(zipfile.ZipFile(path)))
         else:
-            members = _tar_members(stack.enter_context(_decompressed(path)), budget)
+            members = _tar_members(path, budget)
         is_empty = True
         for count, (name, is_folder, size, content) in enumerate(members):
             parts = [part for part in name.split("/") if part not in ("", ".")]
@@ -110,7 +110,7 @@ def _extract(path: Path, folder: Path) -> None:
                 raise _unsafe(f"a member is named {name!r:.200}, which is no plain path")
             budget -= size
             if budget < 0 or size < 0 or count >= _MAX_MEMBERS:
-                raise _unsafe("it unpacks to more files or bytes than its own size allows")
+                raise _unsafe(_SWELLS)
             if "__MACOSX" in parts or any(part.startswith("._") for part in parts):
                 continue
             place = folder.joinpath(*parts)
@@ -122,7 +122,7 @@ def _extract(path: Path, folder: Path) -> None:
             except (FileExistsError, NotADirectoryError, IsADirectoryError):
                 raise _unsafe(f"it has {name!r:.200} twice") from None
             with file:
-                shutil.copyfileobj(content(), file, _MAX_READ)
+                shutil.copyfileobj(content(), file)
             if place.stat().st_size != size:
                 raise ValueError(f"it ends within {name!r:.200}")
             is_empty = False
@@ -143,37 +143,23 @@ def _zip_members(archive: zipfile.ZipFile) -> Members:
         yield member.orig_filename, is_folder, member.file_size, content
 
 
-def _tar_members(stream: IO[bytes], budget: int) -> Members:
-    limited: Any = _Limited(stream, budget)
-    with tarfile.open(fileobj=limited, mode="r:") as archive:
-        for member in archive:
-            if not (member.isreg() or member.isdir()) or member.issparse():
-                raise _unsafe(f"{member.name!r:.200} is a link or a device")
-            content = functools.partial(archive.extractfile, member)
-            yield member.name, member.isdir(), member.size, content
-    while limited.read(_MAX_READ):  # up to the checksum of the compression
-        pass
+def _tar_members(path: Path, budget: int) -> Members:
+    # Decompressed into a file first, which bounds what a header may claim.
+    with _opened(path) as source, tempfile.TemporaryFile() as plain:
+        while chunk := source.read(_CHUNK):
+            if plain.tell() > budget:
+                raise _unsafe(_SWELLS)
+            plain.write(chunk)
+        plain.seek(0)
+        with tarfile.open(fileobj=plain, mode="r:") as archive:
+            for member in archive:
+                if not (member.isreg() or member.isdir()) or member.issparse():
+                    raise _unsafe(f"{member.name!r:.200} is a link or a device")
+                content = functools.partial(archive.extractfile, member)
+                yield member.name, member.isdir(), member.size, content
 
 
-class _Limited:
-    """The bytes of a compressed tar, with limits on each read and on their total."""
-
-    def __init__(self, stream: IO[bytes], budget: int) -> None:
-        self._stream, self._budget = stream, budget
-        self.tell = stream.tell
-
-    def read(self, size: int) -> bytes:
-        if not 0 <= size <= _MAX_READ or self._stream.tell() > self._budget:
-            raise _unsafe("it has a header that is too large, or too many bytes for its size")
-        return self._stream.read(size)
-
-    def seek(self, place: int) -> None:
-        while (gap := place - self._stream.tell()) > 0 and self.read(min(_MAX_READ, gap)):
-            pass
-        self._stream.seek(place)
-
-
-def _decompressed(path: Path) -> IO[bytes]:
+def _opened(path: Path) -> IO[bytes]:
     start = read_at(path, 0, 6)
     for signature, opener in _COMPRESSIONS.items():
         if start.startswith(signature):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import mmap
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from .mapped import most_bytes, read_at, reading
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 #: The signature may follow a user block of 512 bytes or a larger power of two.
 _SIGNATURE_PLACES = (0, *(1 << power for power in range(9, 21)))
+#: A node of a group's tree (a B-tree of version 1) that has children of its own kind.
+_NODE = re.compile(rb"TREE\0[^\0]", re.DOTALL)
 _MAX_DEPTH = 64
 
 
@@ -36,6 +40,8 @@ def read_h5(path: Path) -> Checkpoint:
     tensors: dict[str, torch.Tensor | Unread] = {}
     ranges = []
     limit = most_bytes(path)
+    with reading("HDF5", path):
+        _check_trees(path)
     with reading("HDF5", path), h5py.File(path, "r") as file:
         for name, dataset in _datasets(h5py, file, "", set()):
             limit -= max(dataset.nbytes, math.prod(dataset.chunks or ()) * dataset.dtype.itemsize)
@@ -85,6 +91,25 @@ def _datasets(h5py: Any, group: Any, prefix: str, seen: set[Any]) -> Iterator[tu
             yield name, item
 
 
+def _check_trees(path: Path) -> None:
+    """Refuse a group's tree with a node inside itself: HDF5 would recurse until it crashes.
+
+    Layout: https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html, III.A.1.
+    """
+    start = _start(path) or 0
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        sizes = start + (13 if data[start + 8] < 2 else 9)
+        if data[sizes : sizes + 2] != b"\x08\x08":
+            raise ValueError("its addresses do not have 8 bytes")
+        for node in _NODE.finditer(data):
+            used = int.from_bytes(data[node.start() + 6 : node.start() + 8], "little")
+            for at in range(node.start() + 32, node.start() + 32 + 16 * used, 16):
+                child = start + int.from_bytes(data[at : at + 8], "little")
+                inside = _NODE.match(data, child)
+                if inside and data[inside.end() - 1] >= data[node.end() - 1]:
+                    raise ValueError("the tree of a group contains itself")
+
+
 def _check_whole(dataset: Any, name: str) -> None:
     """Refuse a dataset with unwritten parts, which the library would fill with zeros."""
     if dataset.chunks:
@@ -99,4 +124,9 @@ def _check_whole(dataset: Any, name: str) -> None:
 
 def is_h5(path: Path) -> bool:
     """Whether a file is HDF5, by its signature."""
-    return any(read_at(path, place, len(_SIGNATURE)) == _SIGNATURE for place in _SIGNATURE_PLACES)
+    return _start(path) is not None
+
+
+def _start(path: Path) -> int | None:
+    places = (at for at in _SIGNATURE_PLACES if read_at(path, at, len(_SIGNATURE)) == _SIGNATURE)
+    return next(places, None)

@@ -2,8 +2,8 @@
 
 A pickle is a program: `pickle.Unpickler` imports and calls the names in it. Here a name is only
 compared with the table of this file, and all values are inert: an object becomes its state, and a
-tensor the place of its numbers. `torch.load(weights_only=True)` reads neither codertimo's modules
-and vocabularies nor protocol 4, and trusts the sizes that a file claims.
+tensor a view of the file. `torch.load(weights_only=True)` reads neither codertimo's modules and
+vocabularies nor protocol 4, copies old files into memory, and trusts the sizes that a file claims.
 
 Python's own `pickle._Unpickler` decodes the opcodes. Keys of dictionaries are numbers and texts,
 since hashing a deep tuple would not end.
@@ -12,16 +12,17 @@ since hashing a deep tuple would not end.
 from __future__ import annotations
 
 import io
+import math
 import pickle
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
 import torch
+from torch import Tensor
 
-from ..tensors import DTYPES, Unread
+from ..tensors import DTYPES
 from .mapped import Unsafe, read_at, reading
 
 _MAX_VOCABULARY_BYTES = 256 << 20
@@ -29,42 +30,16 @@ _MAX_NAME = 200
 _INT64 = 1 << 63
 #: A module's class. Functions do not start with a capital.
 _MODULE_CLASS = re.compile(r"(torch\.nn|bert_pytorch)(\.\w+)*\.[A-Z]\w*", re.ASCII)
-#: Functions that make a quantized, sparse or nested tensor, which is not read.
-_OTHER_TENSOR = re.compile(r"torch\._utils\._rebuild_([a-z_0-9]+)", re.ASCII)
 #: Objects in checkpoints that hold no weights.
-_OPAQUE = (
-    *("_codecs.encode", "builtins.bytearray", "builtins.complex", "builtins.bytes"),
-    *("torch.device", "torch.serialization._get_layout", "torch.Tensor"),
-    *("numpy.dtype", "numpy.ndarray"),
-    *("numpy.core.multiarray.scalar", "numpy.core.multiarray._reconstruct"),
-    *("numpy._core.multiarray.scalar", "numpy._core.multiarray._reconstruct"),
-    "torch.nn.backends.thnn._get_thnn_function_backend",
-    *(f"torch.{n}" for n, v in vars(torch).items() if isinstance(v, torch.dtype | torch.qscheme)),
+_OPAQUE = re.compile(
+    r"_codecs\.encode|builtins\.(bytearray|complex|bytes)|numpy\.(dtype|ndarray)"
+    r"|numpy\._?core\.multiarray\.(scalar|_reconstruct)|torch\.(device|Tensor)"
+    r"|torch\.(q?u?int\d+(x\d)?|b?float\d+\w*|complex\d+|bool|bits\w+)"
+    r"|torch\.nn\.backends\.thnn\._get_thnn_function_backend"
 )
 
-
-@dataclass(frozen=True)
-class Storage:
-    """Flat numbers, which several tensors may share."""
-
-    key: str
-    dtype: torch.dtype
-    size: int
-    """Their count, as the pickle claims it."""
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A tensor's place in a storage, as the pickle claims it."""
-
-    storage: Any
-    offset: Any
-    shape: Any
-    strides: Any
-    requires_grad: Any = None
-    hooks: Any = None
-    changes: Any = None
-    """Since torch 1.13: whether it is lazily conjugated or negated."""
+#: The numbers of a storage, by its key, dtype and count as the pickle claims them.
+StorageOf = Callable[[str, torch.dtype, int], Tensor]
 
 
 class Instance:
@@ -100,23 +75,35 @@ def _table(items: Any = ()) -> Any:
     return _fill({}, pairs)
 
 
+def _view(storage: Tensor, offset: int, shape: Any, strides: Any, *more: Any) -> Tensor:
+    """A tensor of a storage. Its shape must not exceed the storage, even with strides of 0."""
+    last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+    is_outside = max(math.prod(shape), last + 1) > storage.numel()
+    if is_outside or min((offset, *shape, *strides)) < 0:
+        raise ValueError(f"a tensor of shape {tuple(shape)} does not fit its storage")
+    if any(more[2:]):  # since torch 1.13
+        raise ValueError("a tensor in it is lazily conjugated or negated")
+    return storage.as_strided(shape, strides, storage.storage_offset() + offset)
+
+
 _WORDS = ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
 #: The values of the names that a pickle may have: dtypes of storages, and functions to call.
 _NAMES: dict[str, Any] = {
     **{f"torch.{word}Storage": dtype for word, dtype in zip(_WORDS, DTYPES.values(), strict=True)},
-    **dict.fromkeys(("torch.QInt8Storage", "torch.QUInt8Storage"), torch.uint8),
     "torch.ComplexFloatStorage": torch.complex64,
     "torch.storage.UntypedStorage": torch.uint8,
     **dict.fromkeys(("collections.OrderedDict", "collections.Counter"), _table),
     **dict.fromkeys(("builtins.set", "builtins.frozenset", "torch.Size"), lambda items=(): items),
-    "torch._utils._rebuild_tensor_v2": Stored,
+    "torch._utils._rebuild_tensor_v2": _view,
+    "torch._tensor._rebuild_from_type_v2": lambda function, _, arguments, *__: function(*arguments),
     **dict.fromkeys(
-        ("torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state"),
+        (
+            "torch._utils._rebuild_parameter",
+            "torch._utils._rebuild_parameter_with_state",
+            "torch.nn.parameter.Parameter",
+        ),
         lambda data, *_: data,
     ),
-    "torch.nn.parameter.Parameter": lambda data, *_: data,
-    "torch._tensor._rebuild_from_type_v2": lambda function, _, arguments, *__: function(*arguments),
-    **dict.fromkeys(_OPAQUE, lambda *_: None),
 }
 
 
@@ -126,11 +113,12 @@ _DISPATCH: dict[int, Any] = pickle._Unpickler.dispatch
 class InertUnpickler(pickle._Unpickler):
     """Reads one pickle without running it.
 
-    `load` returns plain values, dicts, lists, tuples, `Instance`, `Stored` and `Unread`. Containers
-    may contain themselves, or be shared any number of times.
+    `load` returns plain values, dicts, lists, tuples, tensors and `Instance`. Containers may
+    contain themselves, or be shared any number of times.
 
     Args:
         file: Positioned at the pickle's first byte, and behind its last one after `load`.
+        storage_of: Called for each tensor's storage.
 
     Raises:
         Unsafe: The pickle has a name other than a tensor's part or a known module's class.
@@ -140,22 +128,24 @@ class InertUnpickler(pickle._Unpickler):
     stack: list[Any]
     pop_mark: Callable[[], list[Any]]
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], storage_of: StorageOf | None = None) -> None:
         super().__init__(file, encoding="latin1")
-        self.storages: dict[str, Storage] = {}
-        """The storages in the pickle, by key."""
+        self._storage_of = storage_of
 
     def find_class(self, module: str, name: str) -> Any:
         """The inert value of a name, if it is allowed."""
-        module = {"__builtin__": "builtins", "copy_reg": "copyreg"}.get(module, module)
+        module = {"__builtin__": "builtins"}.get(module, module)
         full = f"{module}.{name}"
         if "." not in name and len(full) <= _MAX_NAME:  # a dot would access an attribute
             if full in _NAMES:
                 return _NAMES[full]
+            if _OPAQUE.fullmatch(full):
+                return lambda *_: None
             if _MODULE_CLASS.fullmatch(full):
                 return Instance
-            if other := _OTHER_TENSOR.fullmatch(full):
-                return lambda *_: Unread((), other[1])
+            if full.startswith("torch._utils._rebuild_"):
+                kind = name.removeprefix("_rebuild_")
+                raise ValueError(f"a tensor in it is a {kind}; save it as a dense one")
         shown = f"{module[:80]}.{name[:80]}".encode("unicode_escape").decode()[:160]
         raise Unsafe(
             f"its pickle names {shown}, which could run code; none of it was run. "
@@ -168,12 +158,10 @@ class InertUnpickler(pickle._Unpickler):
             case ("module", made, *_):  # the class, its file and its source
                 return made
             case ("storage", torch.dtype() as dtype, str() as key, _, int() as size, *view) if (
-                0 <= size < _INT64 and view in ([], [None])
+                0 <= size < _INT64 and not any(view) and self._storage_of
             ):
-                storage = Storage(key, dtype, size)
-                if self.storages.setdefault(key, storage) == storage:
-                    return storage
-        raise ValueError("its pickle has a persistent id of no storage, or a storage of two sizes")
+                return self._storage_of(key, dtype, size)
+        raise ValueError("its pickle has a persistent id of no storage")
 
     def load_build(self) -> None:
         """BUILD: store an object's `__dict__`. Attributes of other values are not needed."""

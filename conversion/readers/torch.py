@@ -12,17 +12,17 @@ No code of a checkpoint is run: see `pickles`.
 from __future__ import annotations
 
 import io
-import math
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import torch
 from torch import Tensor
 
 from ..tensors import Checkpoint, Unread, known
 from .mapped import map_file, most_bytes, read_at, reading
-from .pickles import InertUnpickler, Instance, Storage, Stored, is_key
+from .pickles import InertUnpickler, Instance, is_key
 
 #: 0x1950A86A20F9469CFC6C as a pickled int, in any protocol.
 _LEGACY_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa85019")
@@ -39,9 +39,6 @@ _MAX_NAME = 1000
 _MAX_CHARACTERS = 1 << 25
 _NAME_OVERHEAD = 32
 
-#: The bytes of a storage.
-BytesOf = Callable[[Storage], Tensor]
-
 
 def read_torch(path: Path) -> Checkpoint:
     """Read a file of `torch.save`: `pytorch_model.bin`, `.pt`, `.pth`, codertimo's `.ep0`.
@@ -55,13 +52,12 @@ def read_torch(path: Path) -> Checkpoint:
             run code.
     """
     with reading("PyTorch", path), path.open("rb") as file:
-        data = map_file(path)
         head = read_at(path, 0, 32)
         if head.startswith(_ZIP_MAGIC):
-            root, bytes_of = _read_zip(data, path)
+            root = _read_zip(path)
             software = "PyTorch, zip container (torch 1.6 or later)"
         elif _LEGACY_MAGIC in head:
-            root, bytes_of = _read_legacy(data, file)
+            root = _read_legacy(map_file(path), file)
             software = "PyTorch, legacy container (the only one before torch 1.6)"
         else:
             if head.startswith(_PICKLE) or read_at(path, -1, 1) == _PICKLE_END:
@@ -69,15 +65,23 @@ def read_torch(path: Path) -> Checkpoint:
             raise ValueError("it is no file of torch.save, or one of torch 0.1")
         if not isinstance(root, dict | Instance):
             raise ValueError("it holds neither a state dict nor a module; save its state_dict()")
-        walk = _Walk(bytes_of)
-        walk.visit(root, "", 0)
-        views = [item for item in walk.tensors.values() if isinstance(item, Tensor)]
-        if sum(view.numel() for view in views) * 8 > most_bytes(path):
+        tensors: dict[str, Tensor | Unread] = {}
+        attributes: dict[str, int | float | str] = {}
+        for name, value in _Walk().leaves(root, "", 0):
+            if not isinstance(value, Tensor):
+                attributes[name] = value
+            elif name in tensors:
+                raise ValueError(f"it has tensor {name!r} twice")
+            else:
+                tensors[name] = known(value)
+        count = sum(item.numel() for item in tensors.values() if isinstance(item, Tensor))
+        if count * 8 > most_bytes(path):
             raise ValueError("its tensors repeat the same few numbers many times")
-    return Checkpoint(walk.tensors, software, walk.attributes)
+    return Checkpoint(tensors, software, attributes)
 
 
-def _read_zip(data: Tensor, path: Path) -> tuple[Any, BytesOf]:
+def _read_zip(path: Path) -> Any:
+    data = map_file(path)
     with zipfile.ZipFile(path) as archive:
         entries = {info.filename: info for info in archive.infolist()}
         if len(entries) < len(archive.infolist()):
@@ -101,6 +105,9 @@ def _read_zip(data: Tensor, path: Path) -> tuple[Any, BytesOf]:
         at += name_low + field_low + 256 * (name_high + field_high)
         return data[at : at + entries[name].file_size]
 
+    def storage_of(key: str, dtype: torch.dtype, size: int) -> Tensor:
+        return _numbers(content(f"{folder}data/{key}"), dtype, size)
+
     pickles = [name for name in entries if _is_pickle(name)]
     if len(pickles) != 1:
         raise ValueError(f"it holds {len(pickles)} pickles `<name>/data.pkl`")
@@ -110,91 +117,75 @@ def _read_zip(data: Tensor, path: Path) -> tuple[Any, BytesOf]:
     order = f"{folder}byteorder"
     if order in entries and content(order).numpy().tobytes() != b"little":
         raise ValueError(_OTHER_ORDER)
-    root = InertUnpickler(io.BytesIO(content(pickles[0]).numpy().data)).load()
-    return root, lambda storage: content(f"{folder}data/{storage.key}")
+    return InertUnpickler(io.BytesIO(content(pickles[0]).numpy().data), storage_of).load()
 
 
-def _read_legacy(data: Tensor, file: IO[bytes]) -> tuple[Any, BytesOf]:
+def _read_legacy(data: Tensor, file: IO[bytes]) -> Any:
     InertUnpickler(file).load()  # the magic number
     if InertUnpickler(file).load() != _LEGACY_PROTOCOL:
         raise ValueError("it is no protocol 1001 of torch.save")
     system = InertUnpickler(file).load()
     if not isinstance(system, dict) or system.get("little_endian") is not True:
         raise ValueError(_OTHER_ORDER)
-    unpickler = InertUnpickler(file)
-    root, keys = unpickler.load(), InertUnpickler(file).load()
-    if not isinstance(keys, list) or sorted(keys) != sorted(unpickler.storages):
+    start = file.tell()
+    claimed: dict[str, Tensor] = {}
+
+    def claim(key: str, dtype: torch.dtype, size: int) -> Tensor:
+        storage = torch.empty(size, dtype=dtype, device="meta")
+        return claimed.setdefault(key, storage)
+
+    # The storages follow the pickle, so it is read twice: for their sizes, then with their numbers.
+    InertUnpickler(file, claim).load()
+    keys = InertUnpickler(file).load()
+    if not isinstance(keys, list) or sorted(keys) != sorted(claimed):
         raise ValueError("its list of storages does not match its pickle")
     contents, at = {}, file.tell()
     for key in keys:
-        storage = unpickler.storages[key]
-        if int.from_bytes(data[at : at + 8].numpy().tobytes(), "little") != storage.size:
+        if int.from_bytes(data[at : at + 8].numpy().tobytes(), "little") != len(claimed[key]):
             raise ValueError(f"it gives storage {key[:80]!r} two sizes")
-        end = at + 8 + storage.size * storage.dtype.itemsize
-        contents[key] = data[at + 8 : end]
-        at = end
-    return root, lambda storage: contents[storage.key]
+        contents[key] = data[at + 8 : at + 8 + claimed[key].nbytes]
+        at += 8 + claimed[key].nbytes
+    file.seek(start)
+    return InertUnpickler(file, lambda key, *kind: _numbers(contents[key], *kind)).load()
 
 
-def _view(stored: Stored, bytes_of: BytesOf) -> Tensor | Unread:
-    """A tensor of a storage. Its shape must not exceed the storage, even with strides of 0."""
-    if stored.changes:
-        return Unread((), "lazily conjugated or negated")
-    storage, offset, shape, strides = stored.storage, stored.offset, stored.shape, stored.strides
-    last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
-    if min((offset, *shape, *strides)) < 0 or max(math.prod(shape), last + 1) > storage.size:
-        raise ValueError(f"a tensor of shape {tuple(shape)} does not fit its storage")
-    content, size = bytes_of(storage), storage.dtype.itemsize
-    if len(content) != storage.size * size:
-        raise ValueError(f"it names {storage.size * size} bytes in an entry of {len(content)}")
-    if content.storage_offset() % size:
+def _numbers(content: Tensor, dtype: torch.dtype, size: int) -> Tensor:
+    """The numbers of a storage, as a view of its bytes where possible."""
+    if len(content) != size * dtype.itemsize:
+        raise ValueError(f"it names {size * dtype.itemsize} bytes in an entry of {len(content)}")
+    if content.storage_offset() % dtype.itemsize:
         content = content.clone()
-    flat = content.view(storage.dtype)
-    return flat.as_strided(shape, strides, flat.storage_offset() + offset)
+    return content.view(dtype)
 
 
 class _Walk:
-    """Collects the tensors and attributes of a pickled value by dotted name."""
+    """Tensors and plain attributes in a pickled value, by dotted name."""
 
-    def __init__(self, bytes_of: BytesOf) -> None:
-        self.tensors: dict[str, Tensor | Unread] = {}
-        self.attributes: dict[str, int | float | bool | str] = {}
-        self._bytes_of = bytes_of
+    def __init__(self) -> None:
         self._characters = 0
 
-    def visit(self, value: Any, name: str, depth: int) -> None:
-        if isinstance(value, dict):
+    def leaves(self, value: Any, name: str, depth: int) -> Iterator[tuple[str, Any]]:
+        """Names and values; modules in the order of `torch.nn.Module.state_dict`."""
+        if isinstance(value, Tensor):
+            yield name, value
+        elif isinstance(value, dict):
             for _, inner, item in self._named(value, name, depth):
-                self.visit(item, inner, depth + 1)
+                yield from self.leaves(item, inner, depth + 1)
         elif isinstance(value, Instance) and isinstance(value.state.get("_modules"), dict):
-            self._visit_module(value.state, name, depth)
-        elif isinstance(value, Stored | Unread):
-            tensor = _view(value, self._bytes_of) if isinstance(value, Stored) else value
-            if name in self.tensors:
-                raise ValueError(f"it has tensor {name!r} twice")
-            if isinstance(tensor, Unread):
-                raise ValueError(f"tensor {name!r} is {tensor.dtype}; save it as a dense one")
-            self.tensors[name] = known(tensor)
+            state = value.state
+            for _, inner, item in self._named(state, name, depth):
+                if isinstance(item, int | float | str):
+                    yield inner, item
+            unsaved = state.get("_non_persistent_buffers_set")  # since torch 1.6
+            unsaved = {*filter(is_key, unsaved)} if isinstance(unsaved, list) else {}
+            for part in ("_parameters", "_buffers", "_modules"):
+                for key, inner, item in self._named(state.get(part), name, depth):
+                    if part != "_buffers" or key not in unsaved:
+                        yield from self.leaves(item, inner, depth + 1)
 
-    def _visit_module(self, state: dict[Any, Any], prefix: str, depth: int) -> None:
-        """In the order of `torch.nn.Module.state_dict`: parameters, buffers, children."""
-        for _, name, value in self._named(state, prefix, depth):
-            if isinstance(value, int | float | str):
-                self.attributes[name] = value
-        unsaved = state.get("_non_persistent_buffers_set")  # since torch 1.6
-        skipped = {key for key in unsaved if is_key(key)} if isinstance(unsaved, list) else set()
-        for part in ("_parameters", "_buffers", "_modules"):
-            items = state.get(part)
-            items = items if isinstance(items, dict) else {}
-            for key, name, value in self._named(items, prefix, depth):
-                # None: a bias that the module was made without
-                if value is not None and not (part == "_buffers" and key in skipped):
-                    self.visit(value, name, depth + 1)
-
-    def _named(
-        self, items: dict[Any, Any], prefix: str, depth: int
-    ) -> Iterator[tuple[Any, str, Any]]:
+    def _named(self, items: Any, prefix: str, depth: int) -> Iterator[tuple[Any, str, Any]]:
         """Keys, dotted names and values; refuses too many, before they use memory."""
+        items = items if isinstance(items, dict) else {}
         self._characters += (len(items) + 1) * (len(prefix) + _NAME_OVERHEAD)
         if self._characters > _MAX_CHARACTERS or depth > _MAX_DEPTH:
             raise ValueError(f"it nests its containers without end, as in {prefix!r:.100}")

@@ -1,17 +1,20 @@
 """The contract of all readers: the tensors of the format's own library, or one clear error.
 
 The checkpoints were written by the original software. They are read here, cut, changed and mixed
-up. Damage that is specific to one format is tested in that format's own files.
+up. test_damages has files that lie.
 """
 
 import json
 import os
 import random
 import shutil
+import struct
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgpack
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -141,6 +144,31 @@ def test_no_file(form, tmp_path):
         with pytest.raises(InputError):
             form.read(tmp_path / name)
         assert not form.is_file(tmp_path / name)
+
+
+def test_flax_arrays_in_pieces(tmp_path):
+    """As flax.serialization cuts: flat, as many elements as fit, the last piece shorter."""
+
+    def array(values):
+        content = msgpack.packb((values.shape, values.dtype.name, values.tobytes()))
+        return msgpack.ExtType(1, content)
+
+    values, path = np.arange(35, dtype="f4").reshape(5, 7), tmp_path / "pieces.msgpack"
+    pieces = {str(n): array(values.reshape(-1)[12 * n : 12 * n + 12]) for n in (2, 0, 1)}
+    tree = {"chunks": pieces, "shape": {"0": 5, "1": 7}, "__msgpack_chunked_array__": True}
+    path.write_bytes(msgpack.packb({"a": {"b": tree}, "d": tree}))
+    whole = torch.from_numpy(values)
+    assert_same(FORMATS["flax"].read_all(path), {"a/b": whole, "d": whole})
+
+
+@pytest.mark.parametrize("spaces", [0, 1, 6])
+def test_safetensors_anywhere(spaces, tmp_path):
+    """Tables of old files have any length."""
+    entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+    header = json.dumps({"a": entry}).encode() + b" " * spaces
+    path = tmp_path / "old.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header + struct.pack("<2f", 1, 2))
+    assert_same(FORMATS["safetensors"].read_all(path), {"a": torch.tensor([1.0, 2.0])})
 
 
 # --- damage ----------------------------------------------------------------------------------

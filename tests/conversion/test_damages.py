@@ -1,0 +1,471 @@
+"""One table of damages: for each format a file that lies, and the one line that refuses it."""
+
+import collections
+import itertools
+import json
+import os
+import pickle
+import struct
+import zipfile
+
+import h5py
+import msgpack
+import numpy as np
+import pytest
+import torch
+
+from hf_bert_impl.conversion.readers.sharded import read_shard_index
+from hf_bert_impl.conversion.readers.sstable import masked_crc32c
+from tests.conversion.bundles import (
+    block,
+    bytes_field,
+    fixed32_field,
+    number_field,
+    table,
+    varint,
+    write_header,
+    write_table,
+)
+from tests.conversion.cases import FORMATS, Runs, refused, zipped
+
+EIGHT = bytes(8)
+
+
+# --- safetensors -----------------------------------------------------------------------------
+
+
+def safetensors(header, length=None):
+    """A table, its length (or a false one), and eight bytes of numbers."""
+    header = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(header) if length is None else length) + header + EIGHT
+
+
+def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+
+
+ONE = json.dumps(entry())
+SAFETENSORS = {
+    "length of one more": (safetensors({"a": entry()}, 64), None),
+    "vast length": (safetensors({"a": entry()}, (1 << 64) - 1), None),
+    "beyond the file": (safetensors({"a": entry(offsets=(0, 16))}), None),
+    "hole": (safetensors({"a": entry(offsets=(4, 8), shape=(1,))}), None),
+    "negative": (safetensors({"a": entry(offsets=(-8, 0))}), None),
+    "other shape": (safetensors({"a": entry(shape=(3,))}), None),
+    "vast shape": (safetensors({"a": entry(shape=(1 << 62, 1 << 62))}), None),
+    "vast and 0": (safetensors({"a": entry(shape=(0, 1 << 62, 4), offsets=(0, 0))}), None),
+    "dtype": (safetensors({"a": entry(dtype="F33")}), None),
+    "same bytes": (safetensors({"a": entry(), "b": entry()}), None),
+    "metadata": (safetensors({"__metadata__": {"format": 5}, "a": entry()}), None),
+    "nested": (safetensors(b'{"a": ' * 100_000), None),
+    "name twice": (safetensors(f'{{"a": {ONE}, "\\u0061": {ONE}}}'.encode()), "'a' twice"),
+}
+
+# --- flax ------------------------------------------------------------------------------------
+
+
+def lying(shape=(2,), dtype="float32", content=EIGHT, code=1):
+    """An array of whatever is given."""
+    return msgpack.ExtType(code, msgpack.packb((shape, dtype, content)))
+
+
+FOUR = lying((4,), content=bytes(16))
+ARRAYS = {
+    "too few bytes": msgpack.packb(((3,), "float32", EIGHT)),
+    "vast": msgpack.packb(((1 << 62, 1 << 62), "float32", EIGHT)),
+    "thousands of axes": msgpack.packb(((1,) * 5000, "float32", bytes(4))),
+    "fraction": msgpack.packb(((2.0,), "float32", EIGHT)),
+    "no shape": msgpack.packb((None, "float32", EIGHT)),
+    "cut": msgpack.packb(((2,), "float32", EIGHT))[:-1],
+    "vast list": b"\x93\xdd\xff\xff\xff\xff",
+    "vast content": b"\x93\x91\x02\xa7float32\xc6\xff\xff\xff\xff",
+}
+#: An array in pieces: its shape and its chunks.
+PIECES = {
+    "empty": ({"0": 4}, {}),
+    "one too few": ({"0": 5}, {"0": FOUR}),
+    "negative": ({"0": -4}, {"0": FOUR}),
+    "not flat": ({"0": 4}, {"0": lying((2, 2), content=bytes(16))}),
+    "other dtype": ({"0": 2}, {"0": lying(dtype="complex64")}),
+    "two dtypes": ({"0": 6}, {"0": FOUR, "1": lying(dtype="int32")}),
+}
+
+
+def pieces(shape, chunks):
+    tree = {"__msgpack_chunked_array__": True, "shape": shape, "chunks": chunks}
+    return msgpack.packb({"good": lying(), "bad": tree})
+
+
+FLAX = {
+    **{name: (msgpack.packb({"a": msgpack.ExtType(1, it)}), None) for name, it in ARRAYS.items()},
+    **{f"pieces {name}": (pieces(*given), None) for name, given in PIECES.items()},
+    "key twice": (b"\x82\xa1a\x01\xa1a\x02", "a name twice"),
+    "number as key": (b"\x81\x01\x02", "int is not allowed for map key"),
+    "more behind": (b"\x81\xa1a\x01\x00", "extra data"),
+    "vast table": (b"\xdf\xff\xff\xff\xff\xa1a\x01", "a damaged"),
+    "many entries": (msgpack.packb({str(n): [1] * 1000 for n in range(200)}), "more than 131072"),
+    "deep lists": (b"\x81\xa1a" + b"\x91" * 100_000 + b"\x01", "a damaged"),
+    "long names": (  # a long key before many short ones would be that many long names
+        msgpack.packb({"k" * 60_000: {str(number): 1 for number in range(2000)}}),
+        "names are too long",
+    ),
+}
+
+# --- HDF5 ------------------------------------------------------------------------------------
+
+
+def h5(fill, old=b"", new=b""):
+    """A file by h5py, of which bytes are replaced."""
+
+    def write(path):
+        with h5py.File(path, "w") as file:
+            file["layer/good:0"] = np.arange(6.0).reshape(2, 3)
+            fill(file)
+        path.write_bytes(path.read_bytes().replace(old, new, 1))
+
+    return write
+
+
+def virtual(file):
+    layout = h5py.VirtualLayout((6,), "f8")
+    layout[:] = h5py.VirtualSource("/nowhere/other.h5", "x", (6,))
+    file.create_virtual_dataset("virtual", layout)
+
+
+def tree_in_itself(userblock):
+    """HDF5 crashes on it."""
+
+    def write(path):
+        with h5py.File(path, "w", userblock_size=userblock) as file:
+            file["layer/a"] = np.arange(3.0)
+        content = bytearray(path.read_bytes())
+        node = content.rindex(b"TREE\0")
+        content[node + 5] = 1
+        content[node + 32 : node + 40] = struct.pack("<Q", node - userblock)
+        path.write_bytes(content)
+
+    return write
+
+
+def shared_bytes(path):
+    h5(lambda f: f.update({"layer/other:0": np.arange(6.0).reshape(2, 3) + 7}))(path)
+    with h5py.File(path) as file:
+        good, other = (item.id.get_offset() for item in file["layer"].values())
+    old, new = (struct.pack("<2Q", at, 48) for at in (other, good))
+    path.write_bytes(path.read_bytes().replace(old, new, 1))
+
+
+CHUNKS = {"chunks": (1 << 20,), "compression": "gzip"}
+ELSEWHERE = "'{}' keeps its numbers in another file"
+SHAPE = struct.pack("<2Q", 2, 3)
+H5 = {
+    "soft link": (h5(lambda f: f.update(soft=h5py.SoftLink("/layer"))), "'soft' is a link"),
+    "outer link": (
+        h5(lambda f: f["layer"].update({"out": h5py.ExternalLink("secret.h5", "/weights")})),
+        "'layer/out' is a link",
+    ),
+    "circle": (h5(lambda f: f.update({"layer/circle": f["/"]})), "second name for one object"),
+    "tree in itself": (tree_in_itself(0), "the tree of a group contains itself"),
+    "tree behind a block": (tree_in_itself(1024), "the tree of a group contains itself"),
+    "numbers elsewhere": (
+        h5(lambda f: f.create_dataset("out", (3,), "f8", external=[("/nowhere/raw", 0, 24)])),
+        ELSEWHERE.format("out"),
+    ),
+    "virtual": (h5(virtual), ELSEWHERE.format("virtual")),
+    "hole": (h5(lambda f: f.create_dataset("h", (1 << 50, 5), "f4")), "more bytes than the file"),
+    # A petabyte in chunks, none of which is there.
+    "bomb": (
+        h5(lambda f: f.create_dataset("bomb", (1 << 48,), "f4", **CHUNKS)),
+        "'bomb' takes more bytes",
+    ),
+    "unwritten": (
+        h5(lambda f: f.create_dataset("bomb", (1 << 20,), "f4", **CHUNKS)),
+        "'bomb' were never written",
+    ),
+    "deep": (h5(lambda f: f.create_group("/".join("g" * 70))), "too deep"),
+    **{
+        f"shape {sizes}": (h5(lambda f: None, SHAPE, struct.pack("<2Q", *sizes)), None)
+        for sizes in ((3, 3), (2, 1 << 40), (1 << 63, 2))
+    },
+    "shared bytes": (shared_bytes, "share bytes"),
+}
+
+# --- TensorFlow ------------------------------------------------------------------------------
+
+MINUS = 1 << 64  # minus n is this less n in a varint
+HEADER = (b"", write_header())
+DATA = bytes(range(48))
+
+
+def shape_field(*sizes):
+    return bytes_field(2, b"".join(bytes_field(2, number_field(1, size)) for size in sizes))
+
+
+def record(*sizes, offset=0, size=None):
+    """An entry of float32 with the right checksum; negative numbers as two's complement."""
+    size = 4 * int(np.prod(sizes)) if size is None else size
+    return (
+        number_field(1, 1)
+        + shape_field(*sizes)
+        + number_field(4, offset % MINUS)
+        + number_field(5, size % MINUS)
+        + fixed32_field(6, masked_crc32c(DATA[offset : offset + size]))
+    )
+
+
+def bundle(*records):
+    def write(path):
+        write_table(path.with_suffix(".index"), records)
+        path.with_suffix(".data-00000-of-00001").write_bytes(DATA)
+
+    return write
+
+
+def blocks(*contents, **options):
+    def write(path):
+        path.with_suffix(".data-00000-of-00001").write_bytes(DATA)
+        table(path.with_suffix(".index"), *contents, **options)
+
+    return write
+
+
+ENTRIES = block((0, *HEADER), (0, b"a", record(3)))
+#: Keys that share 9999 bytes with the one before.
+AFTER = [(9999, bytes(n), record()) for n in range(1, 30)]
+VERSION = bytes_field(3, number_field(1, 3) + number_field(2, 2))
+TF1 = {
+    "no header": (bundle((b"a", record(3))), "first record is not a header"),
+    "no data files": (bundle((b"", b"")), "claims 0 data files"),
+    "big-endian": (bundle((b"", number_field(1, 1) + number_field(2, 1))), "big-endian machine"),
+    "newer": (bundle((b"", number_field(1, 1) + VERSION)), "readers of version 2, later than 1"),
+    "V1": (bundle((b"", bytes_field(1, b""))), "first format .V1.; save it again by tf.train"),
+    "twice": (bundle(HEADER, (b"a", record(3)), (b"a", record(3))), "the key b'a' follows b'a'"),
+    "not UTF-8": (bundle(HEADER, (b"\xff", record(3))), "is no name"),
+    "huge": (bundle(HEADER, (b"a", shape_field(1 << 40, 1 << 40))), "the shape"),
+    "rank": (bundle(HEADER, (b"a", bytes_field(2, number_field(3, 1)))), "dimensions is unknown"),
+    "size": (bundle(HEADER, (b"a", record(3, size=11))), "of 12 bytes has 11 bytes"),
+    "beyond": (bundle(HEADER, (b"a", record(3, offset=40))), "12 bytes from byte 40"),
+    "before": (bundle(HEADER, (b"a", record(3, offset=-4))), "12 bytes from byte -4"),
+    "field": (bundle(HEADER, (b"a", b"\x12" + varint(MINUS - 1))), "field 2 .* is truncated"),
+    "no end": (blocks(b""), "shorter than the list"),
+    "long value": (blocks(varint(0) * 2 + varint(1 << 62) + block()), "longer than the block"),
+    "long keys": (blocks(block((0, *HEADER), (0, b"k" * 9999, record()), *AFTER)), "too long"),
+    "far block": (blocks(ENTRIES, handles=[(MINUS - 1, 0)]), "beyond byte"),
+    "block twice": (blocks(ENTRIES, handles=[(0, len(ENTRIES))] * 2), "byte 0 overlaps another"),
+    "compressed": (blocks(ENTRIES, kind=1), "compressed by method 1"),
+}
+
+# --- PyTorch ---------------------------------------------------------------------------------
+
+
+def saved(value, is_zip=True):
+    return lambda path: torch.save(value, path, _use_new_zipfile_serialization=is_zip)
+
+
+def changed(name, content=None, method=zipfile.ZIP_STORED):
+    """An entry of a file of torch.save changed, or left out (None)."""
+
+    def write(path):
+        torch.save({"a": torch.zeros(1000, 1000)[3]}, path)
+        with zipfile.ZipFile(path) as archive:
+            entries = {name: archive.read(name) for name in archive.namelist()} | {name: content}
+        kept = ((name, it) for name, it in entries.items() if it is not None)
+        path.write_bytes(zipped(*kept, method=method))
+
+    return write
+
+
+def directory(place, value):
+    """The zip's list of entries with other bytes about the first storage."""
+
+    def write(path):
+        torch.save({"a": torch.arange(12.0)}, path)
+        content = bytearray(path.read_bytes())
+        at = content.rindex(b"bad/data/0") - 46 + place
+        content[at : at + len(value)] = value
+        path.write_bytes(content)
+
+    return write
+
+
+def entry_twice(path):
+    torch.save({"a": torch.arange(12.0)}, path)
+    with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("bad/data/0", b"\0" * 12)
+
+
+class Storage:
+    """Pickles as the persistent id of a storage of floats."""
+
+    def __init__(self, key, size):
+        self.identity = ("storage", torch.FloatStorage, key, "cuda:0", size, None)
+
+
+class Pickler(pickle.Pickler):
+    def persistent_id(self, value):
+        return value.identity if isinstance(value, Storage) else None
+
+
+OLD = Runs(torch._utils._rebuild_tensor_v2, Storage("k", 3), 0, (3,), (1,), False, None)
+
+
+def legacy(storages, little=True):
+    """The stream that torch.save wrote before 1.6."""
+
+    def write(path):
+        with path.open("wb") as file:
+            sizes = {"short": 2, "int": 4, "long": 4}
+            system = {"protocol_version": 1001, "little_endian": little, "type_sizes": sizes}
+            for first in (0x1950A86A20F9469CFC6C, 1001, system):
+                pickle.dump(first, file, protocol=2)
+            Pickler(file, protocol=2).dump({"a": OLD})
+            pickle.dump(list(storages), file, protocol=2)
+            for numbers in storages.values():
+                file.write(struct.pack(f"<q{len(numbers)}f", len(numbers), *numbers))
+
+    return write
+
+
+def view(offset, shape, strides):
+    """A tensor of six numbers that torch would not make."""
+    six, hooks = torch.zeros(6)._typed_storage(), collections.OrderedDict()
+    return Runs(torch._utils._rebuild_tensor_v2, six, offset, shape, strides, False, hooks)
+
+
+VIEWS = [
+    *((0, (7,), (1,)), (0, (2, 3), (4, 1)), (0, (7,), (0,)), (0, (1 << 62, 4), (0, 0))),
+    *((-1, (2,), (1,)), (0, (-2, -3), (1, 1)), (5, (2,), (-1,)), (0, None, (1,))),
+]
+
+
+def shared_containers():
+    value = torch.ones(1)
+    for _ in range(40):  # 2 ** 40 names
+        value = {"a": value, "b": value}
+    return value
+
+
+def in_itself(value, names):
+    names["self"] = value
+    return value
+
+
+def shared_modules():
+    """A state of many attributes, shared by many modules of many names."""
+    module = torch.nn.Linear(2, 3)
+    module.__dict__.update({f"_{number}": None for number in range(20_000)})
+    return {str(number): module for number in range(20_000)}
+
+
+def repeated():
+    whole = torch.zeros(1 << 10, 1 << 10)
+    return {f"layer.{number}": whole for number in range(1000)}
+
+
+def long_for_ever():
+    """A tensor that a pickle fills like a dict."""
+    made = view(0, (6,), (1,))
+    made.call += (None, None, iter([(0, 1.0)]))
+    return made
+
+
+ENDLESS = "nests its containers without end"
+TORCH = {
+    "sizes": (directory(20, b"\xf0\xff\xff\xff\xf0\xff\xff\xff"), "more bytes than it has"),
+    "small size": (directory(24, b"\x08\0\0\0"), "wrong crc32"),
+    "start": (directory(42, b"\x05\0\0\0"), "a damaged"),
+    "encrypted": (directory(8, b"\x01"), "compressed or encrypted"),
+    "checksum": (directory(16, b"\x05\0\0\0"), "wrong crc32"),
+    "compressed": (changed("x", b"", zipfile.ZIP_DEFLATED), "compressed or encrypted"),
+    "entry twice": (entry_twice, "zip directory has an entry twice"),
+    "long entry": (changed("bad/data/0", bytes(52)), "names 4000000 bytes in an entry of 52"),
+    "no entry": (changed("bad/data/0"), "has no entry bad/data/0"),
+    "two pickles": (changed("evil/data.pkl", b"N."), "holds 2 pickles"),
+    "other order": (changed("bad/byteorder", b"big"), "another byte order"),
+    "TorchScript": (changed("bad/constants.pkl", b"N."), "TorchScript"),
+    "old: storages": (legacy({"k": [1, 2, 3], "j": [1]}), "storages does not match its pickle"),
+    "old: long": (legacy({"k": [1, 2, 3, 4]}), "gives storage 'k' two sizes"),
+    "old: short": (legacy({"k": [1, 2]}), "two sizes"),
+    "old: byte order": (legacy({"k": [1, 2, 3]}, little=False), "another byte order"),
+    **{
+        f"view {given} {is_zip}": (saved({"a": view(*given)}, is_zip), "a damaged PyTorch file")
+        for given, is_zip in itertools.product(VIEWS, (True, False))
+    },
+    "tensor as dict": (saved({"a": long_for_ever()}), "twice, or of an unusual type"),
+    "sparse": (
+        saved({"a": torch.ones(2, 3).to_sparse()}),
+        "is a sparse_tensor; save it",
+    ),
+    "meta": (saved({"a": torch.ones(2, 3, device="meta")}), "is a meta_tensor"),
+    "repeated": (saved(repeated()), "repeat the same few numbers"),
+    "shared": (saved(shared_containers()), ENDLESS),
+    "in itself": (saved(in_itself(one := {"tensor": torch.ones(1)}, one)), ENDLESS),
+    "module in itself": (saved(in_itself(two := torch.nn.Linear(2, 3), two._modules)), ENDLESS),
+    "shared modules": (saved(shared_modules()), ENDLESS),
+    "two lines": (saved({"a\nb": torch.ones(1)}), r"the name 'a\\nb'"),
+    "long name": (saved({"x" * 2000: torch.ones(1)}), "the name 'xxx"),
+    "name twice": (saved({"a.b": torch.ones(1), "a": {"b": torch.ones(2)}}), r"'a\.b' twice"),
+    "tensor": (saved(torch.ones(1)), "neither a state dict nor a module"),
+}
+
+# --- the index of several files --------------------------------------------------------------
+
+
+def index(content):
+    """An index beside two shards, links, a folder, a pipe, and a secret in the folder above."""
+
+    def write(path):
+        path.mkdir()
+        (path / "folder").mkdir()
+        for name in ("one.bin", "two.bin", "../outside.bin"):
+            (path / name).write_bytes(b"1")
+        (path / "away.bin").symlink_to(path.parent / "outside.bin")
+        (path / "circle").symlink_to("circle")
+        os.mkfifo(path / "pipe")
+        text = content if isinstance(content, bytes) else json.dumps(content).encode()
+        (path / "m.index.json").write_bytes(text)
+
+    return write
+
+
+NAMES = {
+    "which is no plain name": (
+        *("", "..", "../outside.bin", "/etc/passwd", "a/one.bin", "./one.bin", "..\\one.bin"),
+        *("C:one.bin", "one.bin\0", "one.bin\n"),
+    ),
+    "which does not exist": ("three.bin", "x" * 5000, "\udc80.bin", "folder", "pipe", "circle"),
+    "is a link to another folder": ("away.bin",),
+}
+INDEX = {
+    "no UTF-8": (index(b"\xff\xfe{}"), "a damaged"),
+    "nested": (index(b"[" * 200_000), "a damaged"),
+    "name twice": (index(b'{"weight_map": {"a": "one.bin", "a": "two.bin"}}'), "'a' twice"),
+    "list": (index([]), "no weight_map"),
+    "empty": (index({"weight_map": {}}), "no weight_map"),
+    "no table": (index({"weight_map": ["one.bin"]}), "no weight_map"),
+    "number": (index({"weight_map": {"a": 5}}), "maps 'a' to 5"),
+    **{
+        f"file {name[:20]!r}": (index({"weight_map": {"a": "one.bin", "b": name}}), match)
+        for match, names in NAMES.items()
+        for name in names
+    },
+}
+
+DAMAGES = {"safetensors": SAFETENSORS, "flax": FLAX, "h5": H5, "tf1": TF1, "torch": TORCH}
+DAMAGES["index"] = INDEX
+CASES = [(form, name) for form, table in DAMAGES.items() for name in table]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize(("form", "name"), CASES, ids=[" ".join(case) for case in CASES])
+def test_damage(form, name, tmp_path):
+    damage, match = DAMAGES[form][name]
+    path = tmp_path / "bad"
+    if isinstance(damage, bytes):
+        path.write_bytes(damage)
+    else:
+        damage(path)
+    if form == "index":
+        assert str(path) in refused(lambda: read_shard_index(path / "m.index.json"), match)
+    else:
+        FORMATS[form].refuse(path, match)
