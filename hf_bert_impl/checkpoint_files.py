@@ -115,8 +115,10 @@ def check_model(path: Any, options: Mapping[str, Any]) -> None:
 
 def _weights(path: Any, options: Mapping[str, Any]) -> list[str]:
     """The files of weights that transformers reads; none if they are not on this machine."""
+    variant = options.get("variant")
     for name in WEIGHT_FILES:  # in transformers' order
-        file = find_file(path, with_variant(name, options.get("variant")), options)
+        name = with_variant(name, variant) if variant else name
+        file = find_file(path, name, options)
         if file is not None:
             shards = (
                 read_json(file).get("weight_map", {}).values() if name.endswith(".json") else ()
@@ -126,11 +128,32 @@ def _weights(path: Any, options: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def check_size(path: Any, options: Mapping[str, Any]) -> None:
+def check_config(
+    path: Any, options: Mapping[str, Any], config: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Checks a BERT's config that transformers' own class will load, and gives it back.
+
+    Raises:
+        ValueError: A field is wrong, or the model is far larger than its weights.
+    """
+    from hf_bert_impl.model.configuration_bert import BertConfig
+
+    if config.get("model_type") == BertConfig.model_type:
+        BertConfig.from_dict(dict(config))
+    check_size(path, options, config)
+    return config
+
+
+def check_size(
+    path: Any, options: Mapping[str, Any], config: Mapping[str, Any] | None = None
+) -> None:
     """Checks a checkpoint's config by `check_model_size`, if its files are on this machine."""
-    config, weights = find_file(path, CONFIG_NAME, options), _weights(path, options)
-    if config is not None and weights:
-        check_model_size(read_json(config), sum(map(os.path.getsize, weights)), path)
+    if config is None:
+        file = find_file(path, CONFIG_NAME, options)
+        config = {} if file is None else read_json(file)
+    weights = _weights(path, options) if config else []
+    if weights:
+        check_model_size(config, sum(map(os.path.getsize, weights)), path)
 
 
 def check_model_size(config: Mapping[str, Any], held: int, source: Any) -> None:
@@ -144,21 +167,17 @@ def check_model_size(config: Mapping[str, Any], held: int, source: Any) -> None:
     Raises:
         ValueError: The model is far larger.
     """
-
-    def number(name: str) -> int:
-        value = config.get(name)
-        return value if isinstance(value, int) else 0
-
-    width = number("hidden_size")
+    numbers = {name: value for name, value in config.items() if isinstance(value, int)}
+    width = numbers.get("hidden_size", 0)
     tables = ("vocab_size", "max_position_embeddings", "type_vocab_size", "num_labels")
-    sizes = {name: number(name) * width for name in tables}
-    layer = width * (4 * width + 2 * number("intermediate_size"))
-    sizes["num_hidden_layers"] = number("num_hidden_layers") * layer
+    sizes = {name: numbers.get(name, 0) * width for name in tables}
+    layer = width * (4 * width + 2 * numbers.get("intermediate_size", 0))
+    sizes["num_hidden_layers"] = numbers.get("num_hidden_layers", 0) * layer
     needed, most = sum(sizes.values()), SPARE_NUMBERS + NUMBERS_PER_BYTE * held
     if needed > most:
         name = max(sizes, key=sizes.__getitem__)
         raise ValueError(
-            f"the config of {source} makes a model of {needed} numbers ({name}={number(name)}). "
+            f"the config of {source} makes a model of {needed} numbers ({name}={numbers[name]}). "
             f"Its weights have {held} bytes, which allow at most {most}. Use the config that "
             "belongs to these weights."
         )
@@ -192,8 +211,10 @@ def is_path(name: str) -> bool:
 
 
 def check_exists(path: Any) -> None:
-    """Raises OSError if something that cannot be a name on the hub does not exist here."""
+    """Raises OSError for a file, or for no folder where the name cannot be one on the hub."""
     path = os.fspath(path)
+    if os.path.isfile(path):
+        raise NotADirectoryError(f"{path} is a file. Give the folder that save_pretrained wrote.")
     if is_path(path) and not os.path.exists(path):
         raise OSError(
             f"{path} does not exist. Use the folder of a checkpoint, or its name on the hub."
@@ -279,8 +300,6 @@ def check_folder(path: Any, options: dict[str, Any]) -> None:
         return
     path = os.fspath(path)
     check_exists(path)
-    if os.path.isfile(path):
-        raise NotADirectoryError(f"{path} is a file. Give the folder that save_pretrained wrote.")
     if not os.path.isdir(path) or options.get("gguf_file") or options.get("subfolder"):
         return
     if options.get("config") is None and not os.path.isfile(os.path.join(path, CONFIG_NAME)):

@@ -16,26 +16,26 @@ from transformers import PreTrainedModel
 from transformers.utils import CONFIG_NAME
 
 from hf_bert_impl.auto import registered
-from hf_bert_impl.checkpoint_files import check_folder, check_size
+from hf_bert_impl.checkpoint_files import check_config, check_exists, check_folder, explained
 from hf_bert_impl.data.option_ranges import COUNT, STEPS, check_length
-from hf_bert_impl.data.token_budget import TOKEN_BUDGET
 from hf_bert_impl.encoders.lengths import longest_sequence
 from hf_bert_impl.errors import InputError, check_choice, check_whole, one_line
 from hf_bert_impl.extras import require
 from hf_bert_impl.finite import check_finite, check_numbers
 from hf_bert_impl.inference.batching import check_text
-from hf_bert_impl.inference.joined_calls import Counted, JoinedCalls
+from hf_bert_impl.inference.joined_calls import JoinedCalls
 from hf_bert_impl.inference.loading import (
+    TOKENIZER_CONFIG,
     UnusableTokenizer,
     find_device,
     loading_options,
-    named_tokenizer,
     read_fields,
     refuse_code,
+    tokenizer_class,
 )
-from hf_bert_impl.inference.packed_loop import Features, TokenBudget, packable
-from hf_bert_impl.inference.sentence_folder import check_modules, check_type, read_modules
-from hf_bert_impl.model.configuration_bert import EXTENDED_MODEL_TYPE, BertConfig
+from hf_bert_impl.inference.packed_loop import Features, TokenBudget, packable, text_length
+from hf_bert_impl.inference.sentence_folder import check_sentence_files
+from hf_bert_impl.model.configuration_bert import EXTENDED_MODEL_TYPE
 from hf_bert_impl.model.linear import computed_by, linear
 from hf_bert_impl.model.preparing import drop_prepared, prepared_kernels
 from hf_bert_impl.model.steady import steady_layers
@@ -134,7 +134,6 @@ class TextEncoder(SentenceTransformer):
             self[0].to(converted.get("dtype", saved))
         #: Number of tokens computed so far.
         self.tokens = 0
-        self._joined = JoinedCalls(self._counted, self._encoded, TOKEN_BUDGET)
 
     @classmethod
     def from_pretrained(
@@ -224,7 +223,6 @@ class TextEncoder(SentenceTransformer):
         convert_to_tensor: bool = False,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
-        return_tokens: bool = False,
     ) -> Any:
         """Encodes one text or many without blocking the event loop.
 
@@ -241,7 +239,6 @@ class TextEncoder(SentenceTransformer):
             convert_to_tensor: As in `encode`.
             normalize_embeddings: As in `encode`.
             truncate_dim: As in `encode`.
-            return_tokens: Return a pair of the vectors and the number of tokens.
 
         Returns:
             As `encode`; the same bits under `batch_invariant`.
@@ -251,24 +248,16 @@ class TextEncoder(SentenceTransformer):
             check_text(index, text)
         if truncate_dim is not None:
             COUNT.check("truncate_dim", truncate_dim)
-        before = self._resolve_prompt(prompt, prompt_name) or ""
+        alike = (self._resolve_prompt(prompt, prompt_name), normalize_embeddings, truncate_dim)
+        rows = await self._joined.run(given, alike)
+        vectors = torch.stack(rows) if rows else self._no_vectors(truncate_dim)
         form = {
             "precision": precision,
             "convert_to_numpy": convert_to_numpy,
             "convert_to_tensor": convert_to_tensor,
         }
-
-        def finish(vectors: list[Tensor]) -> Any:
-            return self._in_form(torch.stack(vectors), form)
-
-        if given:
-            alike = (before, normalize_embeddings, truncate_dim)
-            prompted = [before + text for text in given]
-            rows, tokens = await self._joined.run(prompted, alike, finish)
-        else:
-            rows, tokens = self._in_form(self._no_vectors(truncate_dim), form), 0
-        result = rows[0] if isinstance(texts, str) else rows
-        return (result, tokens) if return_tokens else result
+        result = self._in_form(vectors, form)
+        return result[0] if isinstance(texts, str) else result
 
     def _update_default_model_id(self, model_card: str) -> str:
         """Puts the model's id into its card."""
@@ -280,23 +269,21 @@ class TextEncoder(SentenceTransformer):
         tip: str = super()._push_to_hub_usage_tip(repo_id)
         return tip.replace(type(self).__name__, SentenceTransformer.__name__)
 
-    def _counted(self, prompted: list[str]) -> list[Counted]:
-        """Texts, each with its number of tokens."""
-        return count_tokens(self, prompted)
+    @functools.cached_property
+    def _joined(self) -> JoinedCalls:
+        return JoinedCalls(self._encoded, functools.partial(text_length, self))
 
-    def _encoded(self, batch: list[Counted], alike: tuple[str, bool, int | None]) -> Tensor:
-        """(n, D) of a batch of texts with a prompt."""
+    def _encoded(self, texts: list[str], alike: tuple[str | None, bool, int | None]) -> Any:
+        """(n, D) of texts with a prompt."""
         prompt, normalize, truncate_dim = alike
-        vectors: Tensor = self.encode(
-            [counted.item.removeprefix(prompt) for counted in batch],
+        return self.encode(
+            texts,
             prompt=prompt,
-            batch_size=len(batch),
             convert_to_tensor=True,
             show_progress_bar=False,
             normalize_embeddings=normalize,
             truncate_dim=truncate_dim,
         )
-        return vectors
 
     def _no_vectors(self, truncate_dim: int | None) -> Tensor:
         """(0, D)."""
@@ -380,12 +367,6 @@ def optimize_encoder(
     encoder.eval()
 
 
-def count_tokens(encoder: Any, inputs: list[Any], prompt: str | None = None) -> list[Counted]:
-    """Inputs of a model of sentence-transformers, each with its number of tokens."""
-    mask = encoder.preprocess(inputs, prompt=prompt)["attention_mask"]
-    return list(map(Counted, inputs, mask.sum(dim=1).tolist()))
-
-
 @contextlib.contextmanager
 def checked_files(path: str | None, kind: str, options: Mapping[str, Any]) -> Iterator[None]:
     """Checks the files of a model that sentence-transformers loads in this context.
@@ -402,26 +383,25 @@ def checked_files(path: str | None, kind: str, options: Mapping[str, Any]) -> It
     if path is None:
         yield
         return
-    check_folder(path, {"subfolder": "checked below"})
+    check_exists(path)
     names = {"revision": "revision", "token": "token", "cache_folder": "cache_dir"}
     place = {new: options[old] for old, new in names.items() if options.get(old) is not None}
     if options.get("local_files_only"):
         place["local_files_only"] = True
-    check_type(path, kind, place)
-    if os.path.isdir(path):
-        check_modules(path)
-        place["subfolder"] = next(iter(read_modules(path) or [("", "")]))[1].strip("/")
-    check_size(path, place)
+    below = check_sentence_files(path, kind, place)
+    if below:
+        place["subfolder"] = below
+    config = check_config(path, place, read_fields(path, CONFIG_NAME, place))
     if not options.get("trust_remote_code"):
-        refuse_code(path, named_tokenizer(path, place))
-    config = read_fields(path, CONFIG_NAME, place)
-    if config.get("model_type") == BertConfig.model_type:
-        BertConfig.from_dict(config)  # checks the fields, which transformers does not
+        refuse_code(path, tokenizer_class(read_fields(path, TOKENIZER_CONFIG, place), config))
     positions = config.get("position_embedding_type") or "absolute"
     is_extended = config.get("model_type") == EXTENDED_MODEL_TYPE or positions != "absolute"
     try:
         # transformers would ignore these settings of a BERT.
-        with registered() if is_extended else contextlib.nullcontext():
+        with (
+            registered() if is_extended else contextlib.nullcontext(),
+            explained(check_folder, os.path.join(path, below) if below else path, {}),
+        ):
             yield
     except (InputError, ImportError):
         raise

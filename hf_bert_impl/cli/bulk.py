@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import BatchInvariant, Dtype
 from hf_bert_impl.cli.output_checks import check_output_file
+from hf_bert_impl.data.text_input import Columns, find_inputs
 from hf_bert_impl.data.vector_table import PRECISIONS
 from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.json_files import to_json
-
-if TYPE_CHECKING:
-    from hf_bert_impl.data.text_input import Columns
 
 #: Headings of the help, by the first field below each.
 PANELS = {"part_size": "Work in parts"}
@@ -90,8 +88,6 @@ def run(
         as_json: Print the summary as JSON.
         quiet: Show neither progress nor summary.
     """
-    from hf_bert_impl.distributed.job import Job, find_inputs
-
     check_choice("engine", where.engine, ("local", "ray"))
     check_output(source, output, where, endings)
     inputs = find_inputs(source)
@@ -102,6 +98,7 @@ def run(
         options["model"] = str(folder.absolute())
     with quiet_libraries():
         from hf_bert_impl import distributed
+        from hf_bert_impl.distributed.job import Job
         from hf_bert_impl.distributed.run import run_job
 
         job = Job(

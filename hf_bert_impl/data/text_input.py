@@ -8,6 +8,7 @@ import gzip
 import io
 import itertools
 import lzma
+import os
 import re
 import sys
 import warnings
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hf_bert_impl.data.arrow_records import dataset_records, parquet_records
+from hf_bert_impl.data.arrow_records import dataset_records, is_dataset, parquet_records
 from hf_bert_impl.data.table_records import (
     Choice,
     Values,
@@ -49,6 +50,7 @@ _BINARY = (
 _BEGINS_JSON = re.compile(r'\{\s*["}]|\[\s*(\{|$)')
 #: Names of one column or several; None for the only one.
 Columns = str | Sequence[str] | None
+STANDARD_INPUT = "-"
 
 
 class Row(NamedTuple):
@@ -86,6 +88,32 @@ def form_of(file: str | Path) -> str:
             f"by {', '.join(PACKED)}. Unpack it, or save it as .csv."
         )
     return form
+
+
+def find_inputs(source: str) -> tuple[str, ...]:
+    """Lists a file, a data set's folder, standard input, or all files of a folder, sorted.
+
+    Raises:
+        InputError: The file is missing or of another form, or the folder has no such file.
+    """
+    if source == STANDARD_INPUT:
+        return (source,)
+    path = Path(source).expanduser()
+    form_of(source)
+    if not path.is_dir():
+        check_text_file(path, "a file of texts, a folder of such files, or -")
+    if not path.is_dir() or is_dataset(path):
+        return (os.path.abspath(path),)
+    known = [ending for ending, form in FORMS.items() if form != "conll"]
+    files = []
+    for file in sorted(path.rglob("*")):
+        hidden = any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
+        if file.is_file() and endings(file)[0] in known and not hidden:
+            form_of(file)
+            files.append(os.path.abspath(file))
+    if not files:
+        raise InputError(f"{source} has no files ending in {', '.join(known)}. Add one.")
+    return tuple(files)
 
 
 def read_records(
@@ -167,8 +195,8 @@ def _mended(value: Any, place: str) -> Any:
         check_record_text(place, value)
 
 
-def check_record_text(place: str, text: Any) -> None:
-    """Raises InputError if a value is not a text, or is not valid Unicode."""
+def check_record_text(place: str, text: Any, longest: int | None = None) -> None:
+    """Raises InputError if a value is not a text, is not valid Unicode, or is too long."""
     if not isinstance(text, str):
         shown = "nothing (null)" if text is None else f"a {type(text).__name__}"
         raise InputError(f"{place} has {shown} for a text. Fix the row.")
@@ -184,19 +212,22 @@ def check_record_text(place: str, text: Any) -> None:
             f"the text in {place} has half a surrogate pair (\\u{code:04x}), which is no "
             "character. Remove it."
         ) from None
+    if longest is not None and len(text) > longest:
+        length = f"{place} has {len(text):,} characters"
+        raise InputError(f"{length}. The limit is {longest:,}. Split the text.")
 
 
 def _values(file: str, choice: Choice) -> Iterator[Values]:
-    path, form = Path(file).expanduser(), "lines" if file == "-" else form_of(file)
+    path, form = Path(file).expanduser(), "lines" if file == STANDARD_INPUT else form_of(file)
     if form == "folder":
         yield from dataset_records(path, file, choice)
         return
-    if file != "-":
+    if file != STANDARD_INPUT:
         check_text_file(path, "a file of texts, or -")
     if form == "parquet":
         yield from parquet_records(path, file, choice)
         return
-    name = "standard input" if file == "-" else file
+    name = "standard input" if file == STANDARD_INPUT else file
     # Texts contain other line separators of Unicode. CSV has the line ends of Python's csv.
     with _opened(file, path, "" if form == "csv" else "\n") as text:
         first, lines = _peek(text)
@@ -209,8 +240,8 @@ def _values(file: str, choice: Choice) -> Iterator[Values]:
 
 @contextlib.contextmanager
 def _opened(file: str, path: Path, newline: str) -> Iterator[io.TextIOWrapper]:
-    packing = endings(path)[1] if file != "-" else ""
-    stream = sys.stdin.buffer if file == "-" else PACKED.get(packing, open)(path, "rb")
+    packing = endings(path)[1] if file != STANDARD_INPUT else ""
+    stream = sys.stdin.buffer if file == STANDARD_INPUT else PACKED.get(packing, open)(path, "rb")
     text = io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline)
     try:
         yield text
@@ -222,7 +253,7 @@ def _opened(file: str, path: Path, newline: str) -> Iterator[io.TextIOWrapper]:
         ) from error
     finally:
         text.detach()
-        if file != "-":
+        if file != STANDARD_INPUT:
             stream.close()
 
 

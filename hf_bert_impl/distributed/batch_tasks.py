@@ -18,19 +18,23 @@ the CPU and in one precision, a row's result has the same bits in any batch and 
 from __future__ import annotations
 
 import abc
+import datetime
 import functools
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from transformers.utils import CONFIG_NAME, cached_file
+from transformers.utils.hub import extract_commit_hash
 
+from hf_bert_impl.checkpoint_files import check_exists
 from hf_bert_impl.data.arrow_records import column_values
 from hf_bert_impl.data.option_ranges import COUNT
 from hf_bert_impl.data.text_input import check_record_text
 from hf_bert_impl.data.vector_table import arrow_table
-from hf_bert_impl.distributed.fingerprint import model_files
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.freed_memory import keep_freed_memory
 from hf_bert_impl.model.preparing import prepared_kernels
@@ -109,9 +113,6 @@ class BatchTask(abc.ABC):
     def compute(self, *texts: list[str]) -> tuple[Any, ...]:
         """Computes the values of `output_columns` from the texts of `columns`."""
 
-    def check(self, *texts: str) -> None:  # noqa: B027 -- most tasks take any text
-        """Raises ValueError if the texts of a row, one per column, cannot be computed."""
-
     @property
     def tokens(self) -> int:
         """Number of tokens computed so far."""
@@ -148,6 +149,29 @@ def _make_again(made_by: functools.partial[BatchTask], files: object) -> BatchTa
     return made_by()
 
 
+def model_files(model: str) -> dict[str, str]:
+    """Sizes and times of a model's files, or the commit of a hub id.
+
+    Raises:
+        OSError: There is no such folder, and no config under this id.
+    """
+    folder = Path(model).expanduser()
+    if not folder.is_dir():
+        check_exists(model)
+        commit = extract_commit_hash(cached_file(model, CONFIG_NAME), None)
+        return {"commit": str(commit)}
+    known = (".safetensors", ".bin", ".json", ".txt", ".model")
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.suffix in known)
+    return {f"model file {file.relative_to(folder)}": facts_of(file) for file in files}
+
+
+def facts_of(file: Path) -> str:
+    """The size and time of a file."""
+    status = file.stat()
+    seconds, rest = divmod(status.st_mtime_ns, 10**9)
+    return f"{status.st_size} bytes of {datetime.datetime.fromtimestamp(seconds)}.{rest:09}"
+
+
 def _threads_here() -> int | None:
     """The threads of a worker process: a Ray actor's CPUs, or one; None in other processes."""
     ray = sys.modules.get("ray")
@@ -171,7 +195,7 @@ class EmbedTexts(BatchTask):
         prompt_name: The name of a prompt of the model, which precedes each text.
         prompt: The prompt itself.
         truncate_dim: Keep the first numbers of each vector only.
-        **options: Further arguments of `TextEncoder.from_pretrained`, such as `device`.
+        **options: Further arguments of `TextEncoder`, such as `device`.
     """
 
     def __init__(
@@ -192,9 +216,7 @@ class EmbedTexts(BatchTask):
         from hf_bert_impl.text_encoder import TextEncoder
 
         super().__init__(threads, (column,), (output_column,))
-        self.encoder = self.counter = TextEncoder.from_pretrained(
-            model, batch_invariant=batch_invariant, **options
-        )
+        self.encoder = self.counter = TextEncoder(model, batch_invariant=batch_invariant, **options)
         self._encode = functools.partial(
             self.encoder.encode,
             normalize_embeddings=normalize,
@@ -278,11 +300,6 @@ class Answer(BatchTask):
         self.answering = self.counter = QuestionAnsweringPipeline.from_pretrained(
             model, dtype=dtype, batch_invariant=batch_invariant, **options
         )
-
-    def check(self, *texts: str) -> None:
-        for column, text in zip(self.columns, texts, strict=True):
-            if not text.strip():
-                raise InputError(f"The {column} is empty. Add its text.")
 
     def compute(self, *texts: list[str]) -> tuple[Any, ...]:
         asked = [{"question": q, "context": c} for q, c in zip(*texts, strict=True)]

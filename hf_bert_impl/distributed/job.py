@@ -16,29 +16,29 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import json
 import os
 import shutil
 import sqlite3
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hf_bert_impl.data.arrow_records import is_dataset
+import numpy as np
+
 from hf_bert_impl.data.text_input import (
-    FORMS,
+    STANDARD_INPUT,
     Columns,
     check_record_text,
-    endings,
-    form_of,
     read_records,
 )
 from hf_bert_impl.data.vector_table import as_stored, join_files
-from hf_bert_impl.distributed.fingerprint import facts_of, model_files
+from hf_bert_impl.distributed.batch_tasks import facts_of, model_files
 from hf_bert_impl.errors import InputError, InputNote, one_line
 from hf_bert_impl.files.atomic import atomic_file, sync
-from hf_bert_impl.files.json_files import read_json, write_json
-from hf_bert_impl.files.text import check_text_file, escaped
+from hf_bert_impl.files.json_files import read_json, to_json, write_json
+from hf_bert_impl.files.text import escaped
 from hf_bert_impl.finite import NotFinite
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ JOB, MANIFEST, REJECTS = "_job.json", "manifest.json", "rejects.jsonl"
 COMPUTED = "computed in"
 #: Maximum number of characters of a text; a longer row is rejected.
 LONGEST_TEXT = 1_000_000
-STANDARD_INPUT = "-"
 
 
 class JobRow(NamedTuple):
@@ -68,6 +67,16 @@ class JobRow(NamedTuple):
     problem: str
     """Why it is rejected; empty for a usable row."""
 
+    def rejected(self, reason: str) -> dict[str, Any]:
+        """The entry of a rejected row."""
+        identifier = escaped(self.id) if isinstance(self.id, str) else self.id
+        return {
+            "file": escaped(self.file),
+            "row": self.row,
+            "id": identifier if isinstance(identifier, str | int) else None,
+            "reason": reason,
+        }
+
 
 @dataclasses.dataclass(frozen=True)
 class Job:
@@ -77,7 +86,7 @@ class Job:
     options: dict[str, Any]
     """The arguments of `task`."""
     inputs: tuple[str, ...]
-    """Files, from `find_inputs`."""
+    """Files, from `text_input.find_inputs`."""
     output: Path
     """A .npy or .parquet, or a folder."""
     columns: Columns = None
@@ -90,25 +99,15 @@ class Job:
     """The precision of stored vectors."""
 
     @property
-    def is_file(self) -> bool:
-        """Whether the output is one file."""
-        return bool(self.output.suffix)
-
-    @property
     def rows_per_part(self) -> int:
         """Rows per chunk."""
-        return self.part_rows or (FILE_ROWS if self.is_file else FOLDER_ROWS)
+        return self.part_rows or (FILE_ROWS if self.output.suffix else FOLDER_ROWS)
 
     @property
     def folder(self) -> Path:
         """The folder of the chunks."""
-        return self.output.with_name(f"{self.output.name}.parts") if self.is_file else self.output
-
-    @property
-    def rejects(self) -> Path:
-        """The file of the rejected rows."""
-        beside = self.output.with_name(f"{self.output.name}.{REJECTS}")
-        return beside if self.is_file else self.folder / REJECTS
+        beside = self.output.with_name(f"{self.output.name}.parts")
+        return beside if self.output.suffix else self.output
 
     def settings(self) -> dict[str, Any]:
         """Settings that must match to resume, besides `COMPUTED`."""
@@ -127,45 +126,45 @@ class Job:
             **model_files(options["model"]),
         }
         for name in self.inputs:
-            settings[f"input {name}"] = STANDARD_INPUT if name == STANDARD_INPUT else ""
             inside = sorted(filter(Path.is_file, Path(name).rglob("*")))  # of `datasets`
-            for file in inside or ([Path(name)] if name != STANDARD_INPUT else []):
+            settings[f"input {name}"] = STANDARD_INPUT if name == STANDARD_INPUT else ""
+            for file in inside or ([] if name == STANDARD_INPUT else [Path(name)]):
                 settings[f"input {file}"] = facts_of(file)
-        return {escaped(name): _printable(value) for name, value in settings.items()}
+        return settings
 
     def rows(self) -> Iterator[JobRow]:
         """All rows of the inputs, in one pass."""
-        numbers = itertools.count()
-        kind = int if self.id_column is None else None
+        number, kind = 0, None
         # A temporary database, since there may be more ids than memory.
         with contextlib.closing(sqlite3.connect("")) as known:
             known.execute("CREATE TABLE ids (id PRIMARY KEY) WITHOUT ROWID")
             for file in self.inputs:
                 for row, record in enumerate(read_records(file, self.columns, self.id_column)):
-                    number, problem = next(numbers), ""
-                    identifier = number if self.id_column is None else record.id
-                    if kind is None and type(identifier) in (str, int):
-                        kind = type(identifier)
+                    identifier, problem = number, ""
                     try:
+                        if self.id_column is not None:
+                            identifier = record.id
+                            if kind is None and type(identifier) in (str, int):
+                                kind = type(identifier)
                         if record.error is not None:
                             raise record.error
                         for text in record.values:
-                            _check_length(record.place, text)
+                            check_record_text(record.place, text, LONGEST_TEXT)
                         if self.id_column is not None:
                             _check_id(record.place, identifier, kind, known)
                     except ValueError as error:
                         problem = one_line(error)
                     texts = [] if problem else [*record.values]
                     yield JobRow(number, file, row, record.place, identifier, texts, problem)
+                    number += 1
 
-    def chunks(self) -> Generator[list[JobRow], None, None]:
+    def chunks(self) -> Iterator[list[JobRow]]:
         """The rows in lists of `rows_per_part`.
 
         Raises:
             InputError: An input cannot be read, there is no row, or none of the first is usable.
         """
-        rows = self.rows()
-        first = True
+        rows, first = self.rows(), True
         while chunk := list(itertools.islice(rows, self.rows_per_part)):
             if first and all(row.problem for row in chunk):
                 raise InputError(chunk[0].problem)  # e.g. the column is missing
@@ -174,53 +173,52 @@ class Job:
         if first:
             raise InputError(f"{', '.join(self.inputs[:3])} has no rows. Use a file with texts.")
 
-    def reject(self, row: JobRow, reason: str) -> dict[str, Any]:
-        """The entry of a rejected row."""
-        identifier = escaped(row.id) if isinstance(row.id, str) else row.id
-        return {
-            "file": escaped(row.file),
-            "row": row.row,
-            "id": identifier if isinstance(identifier, str | int) else None,
-            "reason": reason,
-        }
-
     def compute(
         self, task: BatchTask, rows: list[JobRow]
     ) -> tuple[list[JobRow], dict[str, Any], dict[int, str]]:
-        """Computes usable rows.
+        """Computes usable rows. Rows that fail together are computed by halves.
 
         Returns:
             The computed rows, the columns to write, and the reasons of failed rows by number.
         """
-        computed, usable = list[JobRow](), list[JobRow]()
-        pieces, failed = [], dict[int, Exception]()
-        for row in rows:
+        computed, pieces = list[JobRow](), list[dict[str, Any]]()
+        failed = dict[int, Exception]()
+        groups = [rows] if rows else []
+        while groups:
+            some = groups.pop()
             try:
-                task.check(*row.texts)
-                usable.append(row)
-            except ValueError as error:
-                failed[row.number] = error
-        for some, results in _by_halves(task, usable, self.precision):
-            if isinstance(results, Exception):
-                failed[some[0].number] = results
-            else:
+                pieces.append(self._columns(task, some))
                 computed += some
-                pieces.append(results)
-        of_rows = any(
-            isinstance(e, ValueError) and type(e) is not NotFinite for e in failed.values()
-        )
-        if len(failed) > 1 and not computed and not of_rows:
+            except Exception as error:  # of any type: other rows may still succeed
+                if len(some) == 1:
+                    failed[some[0].number] = error
+                else:
+                    half = len(some) // 2
+                    groups += [some[half:], some[:half]]
+        if len(failed) > 1 and not computed and not any(map(_is_of_row, failed.values())):
             raise next(iter(failed.values()))  # the model fails, rather than each row
-        columns = _joined(pieces or [_results(task, [], self.precision)])
-        ids: dict[str, Any] = {"id": [row.id for row in computed]}
+        pieces = pieces or [self._columns(task, [])]
+        columns: dict[str, Any] = {"id": [row.id for row in computed]}
         if len(self.inputs) > 1:
-            ids["file"] = [escaped(row.file) for row in computed]
+            columns["file"] = [escaped(row.file) for row in computed]
+        columns |= {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
         places = {row.number: row.place for row in rows}
-        return (
-            computed,
-            ids | columns,
-            {number: _placed(places[number], error) for number, error in failed.items()},
-        )
+        reasons = {number: one_line(error) for number, error in failed.items()}
+        for number, reason in reasons.items():
+            if places[number] not in reason:
+                reasons[number] = f"{places[number]}: {reason}"
+        return computed, columns, reasons
+
+    def _columns(self, task: BatchTask, rows: list[JobRow]) -> dict[str, Any]:
+        """The columns to write after the ids."""
+        texts = [[row.texts[place] for row in rows] for place in range(len(task.columns))]
+        columns = {}
+        for name, values in zip(task.output_columns, task.compute(*texts), strict=True):
+            columns[name] = values
+            if values.ndim == 2:  # vectors
+                columns[name], scales = as_stored(values, self.precision)
+                columns |= {} if scales is None else {"scale": scales}
+        return columns
 
     def check(self, settings: dict[str, Any], resume: bool, overwrite: bool) -> bool | None:
         """Checks that the output can be written.
@@ -244,12 +242,12 @@ class Job:
                 raise InputError(
                     f"{folder} holds files that no job has written. Choose an empty folder."
                 )
-            return None if self.is_file and self.output.exists() and resume else False
+            return None if self.output.suffix and self.output.exists() and resume else False
         before = dict(read_json(folder / JOB))
         names = [name for name in {**before, **settings} if name != COMPUTED or name in settings]
         differences = [
-            f"{f'`{name}`' if name.isidentifier() else name} was "
-            f"{_shown(before.get(name))}, now {_shown(settings.get(name))}"
+            f"{f'`{name}`' if name.isidentifier() else name} was {_shown(before.get(name))}, now "
+            f"{_shown(settings.get(name))}"
             for name in names
             if before.get(name) != settings.get(name)
         ]
@@ -272,7 +270,8 @@ class Job:
         if anew:
             self.discard()
         (self.folder / MANIFEST).unlink(missing_ok=True)
-        write_json(self.folder / JOB, settings)
+        with atomic_file(self.folder / JOB) as fresh:  # names may have no UTF-8 form
+            fresh.write_text(json.dumps(settings, indent=2))
 
     def discard(self) -> None:
         """Removes the folder; renamed before, because half of it would look like a job."""
@@ -282,11 +281,12 @@ class Job:
             os.rename(self.folder, gone)
             shutil.rmtree(gone)
 
-    def finish(self, parts: list[Path], rows: int, rejects: Iterator[str]) -> None:
+    def finish(self, parts: list[Path], rows: int, rejects: Iterable[str]) -> None:
         """Writes the rejected rows, then the output or its manifest; `rows` counts both."""
-        with atomic_file(self.folder / REJECTS) as fresh, fresh.open("w", encoding="utf-8") as file:
+        place = self.folder / REJECTS
+        with atomic_file(place) as fresh, fresh.open("w", encoding="utf-8") as file:
             rejected = sum(bool(file.write(line)) for line in rejects)
-        if not self.is_file:
+        if not self.output.suffix:
             own = {*parts, *map(rejects_of, parts)}
             for left in {*self.folder.glob(".partial-*"), *self.folder.glob("part-*")} - own:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
@@ -297,13 +297,15 @@ class Job:
             whole = self.folder / f"whole{self.output.suffix}"
             join_files(parts, whole)
             sync(whole)
-            self.rejects.unlink(missing_ok=True)
+            beside = self.output.with_name(f"{self.output.name}.{REJECTS}")
+            beside.unlink(missing_ok=True)
             if rejected:
-                os.replace(self.folder / REJECTS, self.rejects)
+                os.replace(place, beside)
             os.replace(whole, self.output)
             self.discard()
+            place = beside
         if rejected:
-            note = f"{rejected:,} row(s) were rejected; the reasons are in {self.rejects}"
+            note = f"{rejected:,} row(s) were rejected; the reasons are in {place}"
             warnings.warn(note, InputNote, stacklevel=3)
 
 
@@ -312,46 +314,19 @@ def rejects_of(part: Path) -> Path:
     return part.with_suffix(f".{REJECTS}")
 
 
-def find_inputs(source: str) -> tuple[str, ...]:
-    """Lists a file, a data set's folder, standard input, or all files of a folder, sorted.
-
-    Raises:
-        InputError: The file is missing or of another form, or the folder has no such file.
-    """
-    if source == STANDARD_INPUT:
-        return (source,)
-    path = Path(source).expanduser()
-    form_of(source)
-    if not path.is_dir():
-        check_text_file(path, "a file of texts, a folder of such files, or -")
-    if not path.is_dir() or is_dataset(path):
-        return (os.path.abspath(path),)
-    known = [ending for ending, form in FORMS.items() if form != "conll"]
-    files = []
-    for file in sorted(path.rglob("*")):
-        hidden = any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
-        if file.is_file() and endings(file)[0] in known and not hidden:
-            form_of(file)
-            files.append(os.path.abspath(file))
-    if not files:
-        raise InputError(f"{source} has no files ending in {', '.join(known)}. Add one.")
-    return tuple(files)
+def reject_lines(rows: Iterable[JobRow], failed: dict[int, str]) -> list[str]:
+    """A line of JSON for each row that has a problem or has failed."""
+    reasons = ((row, row.problem or failed.get(row.number)) for row in rows)
+    return [to_json(row.rejected(reason)) + "\n" for row, reason in reasons if reason]
 
 
 def _shown(value: Any) -> Any:
     return "not given" if value is None else value
 
 
-def _printable(value: Any) -> Any:
-    return escaped(value) if isinstance(value, str) else value
-
-
-def _check_length(place: str, text: Any) -> None:
-    """Raises InputError if a value is not a text, or is too long."""
-    check_record_text(place, text)
-    if len(text) > LONGEST_TEXT:
-        length = f"{place} has {len(text):,} characters"
-        raise InputError(f"{length}. The limit is {LONGEST_TEXT:,}. Split the text.")
+def _is_of_row(error: Exception) -> bool:
+    """Whether an error is that of a row, rather than of the model."""
+    return isinstance(error, ValueError) and type(error) is not NotFinite
 
 
 def _check_id(place: str, identifier: Any, kind: type | None, known: sqlite3.Connection) -> None:
@@ -370,46 +345,3 @@ def _check_id(place: str, identifier: Any, kind: type | None, known: sqlite3.Con
         raise InputError(
             f"{place} repeats the id {identifier!r:.60}. Make ids unique, or leave `id_column` out."
         )
-
-
-def _by_halves(
-    task: BatchTask, rows: list[JobRow], precision: str
-) -> Iterator[tuple[list[JobRow], dict[str, Any] | Exception]]:
-    """The results of rows, in order. Rows that fail together are computed by halves."""
-    if not rows:
-        return
-    results: dict[str, Any] | Exception
-    try:
-        results = _results(task, [row.texts for row in rows], precision)
-    except Exception as error:  # of any type: other rows may still succeed
-        results = error
-    if isinstance(results, Exception) and len(rows) > 1:
-        half = len(rows) // 2
-        yield from _by_halves(task, rows[:half], precision)
-        yield from _by_halves(task, rows[half:], precision)
-    else:
-        yield rows, results
-
-
-def _results(task: BatchTask, texts: list[list[str]], precision: str) -> dict[str, Any]:
-    """The columns to write after the ids."""
-    done = task({name: [row[k] for row in texts] for k, name in enumerate(task.columns)})
-    columns = {}
-    for name in task.output_columns:
-        columns[name] = done[name]
-        if getattr(done[name], "ndim", 1) == 2:  # vectors
-            columns[name], scales = as_stored(done[name], precision)
-            columns |= {} if scales is None else {"scale": scales}
-    return columns
-
-
-def _joined(pieces: list[dict[str, Any]]) -> dict[str, Any]:
-    """Concatenates columns."""
-    import numpy as np
-
-    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-
-
-def _placed(place: str, error: Exception) -> str:
-    reason = one_line(error)
-    return reason if place in reason else f"{place}: {reason}"

@@ -49,7 +49,7 @@ def _store(job: Job, rejected: list[tuple[JobRow, str]]) -> None:
     """Stores rejected rows of a chunk. A retry writes the same file."""
     if rejected:
         first, last = rejected[0][0].number, rejected[-1][0].number
-        lines = [to_json([row.number, job.reject(row, why)]) + "\n" for row, why in rejected]
+        lines = [to_json([row.number, row.rejected(why)]) + "\n" for row, why in rejected]
         with atomic_file(job.folder / REJECTED / f"{first}-{last}.jsonl") as fresh:
             fresh.write_text("".join(lines), encoding="utf-8")
 

@@ -5,26 +5,26 @@ from __future__ import annotations
 import hashlib
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
+from hf_bert_impl.data.text_input import STANDARD_INPUT
 from hf_bert_impl.data.vector_table import write_columns
 from hf_bert_impl.distributed.batch_tasks import BatchTask
 from hf_bert_impl.distributed.job import (
     COMPUTED,
-    STANDARD_INPUT,
     Job,
     JobRow,
+    reject_lines,
     rejects_of,
 )
 from hf_bert_impl.distributed.on_ray import run_on_ray
 from hf_bert_impl.files.atomic import atomic_file
-from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.files.lock import output_lock
-from hf_bert_impl.progress import text_progress
 
 
 def run_job(
@@ -67,7 +67,6 @@ def run_job(
         if ray is None:
             _run_here(job, task, itertools.chain([first], chunks), report, progress)
         else:
-            chunks.close()
             run_on_ray(job, task.precision, report, *ray)
         end = time.perf_counter()
     report["seconds"] = round(end - begin, 3)
@@ -80,7 +79,7 @@ def run_job(
 def _run_here(
     job: Job,
     task: BatchTask,
-    chunks: Iterator[list[JobRow]],
+    chunks: Iterable[list[JobRow]],
     report: dict[str, Any],
     progress: bool,
 ) -> None:
@@ -88,7 +87,8 @@ def _run_here(
     written, id_type = 0, None
     suffix = ".npy" if job.output.suffix == ".npy" else ".parquet"
     try:
-        with text_progress(progress) as advance:
+        # With None, only a terminal gets a bar.
+        with tqdm(unit=" texts", disable=None if progress else True, leave=False) as bar:
             for number, chunk in enumerate(chunks):
                 rows = [row for row in chunk if not row.problem]
                 id_type = id_type or type(rows[0].id)
@@ -101,32 +101,25 @@ def _run_here(
                 if part.exists():
                     report["resumed_from"] += len(chunk)
                 else:
-                    before = task.tokens
                     computed, columns, failed = job.compute(task, rows)
-                    rejects = [
-                        to_json(job.reject(row, reason)) + "\n"
-                        for row in chunk
-                        if (reason := row.problem or failed.get(row.number))
-                    ]
+                    rejects = reject_lines(chunk, failed)
                     if rejects:
                         with atomic_file(rejects_of(part)) as fresh:
                             fresh.write_text("".join(rejects), encoding="utf-8")
                     with atomic_file(part) as fresh:
                         _write(fresh, chunk, computed, columns, id_type)
-                    tokens = task.tokens - before
-                    done = {"rows": len(computed), "rejected": len(rejects), "tokens": tokens}
-                    report |= {name: report[name] + count for name, count in done.items()}
+                    report["rows"] += len(computed)
+                    report["rejected"] += len(rejects)
                     report["parts_made"] += 1
-                    advance(len(chunk), tokens=tokens)
+                    bar.update(len(chunk))
                 written += len(chunk)
     except BaseException:
         if not any(job.folder.glob("part-*")):  # so that other settings need no --overwrite
             job.discard()
         raise
-    report["parts"] = len(parts)
+    report |= {"parts": len(parts), "tokens": task.tokens}
     files = filter(Path.exists, map(rejects_of, parts))
-    lines = (line for file in files for line in file.open(encoding="utf-8"))
-    job.finish(parts, written, lines)
+    job.finish(parts, written, (line for file in files for line in file.open(encoding="utf-8")))
 
 
 def _write(

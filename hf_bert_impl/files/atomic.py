@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -44,8 +45,14 @@ def atomic_files(folder: Path) -> Iterator[Path]:
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """A temporary name with the same ending for one file, which is moved to `path` at the end."""
-    with atomic_files(path.parent) as fresh:
-        yield fresh / path.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f"{PARTIAL}{secrets.token_hex(8)}{path.suffix}")
+    try:
+        yield fresh
+        sync(fresh)
+        os.replace(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def swap_in(fresh: Path, folder: Path) -> Path | None:

@@ -15,7 +15,6 @@ from hf_bert_impl.encoders.lengths import longest_sequence
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.inference.batching import check_text, padded_inputs
-from hf_bert_impl.inference.joined_calls import Counted, JoinedCalls
 
 
 class TextClassifier:
@@ -45,7 +44,6 @@ class TextClassifier:
         #: Number of tokens computed so far.
         self.tokens = 0
         self._names = inspect.signature(model.forward).parameters.keys()
-        self._joined = JoinedCalls(self._tokenize, self._compute, self.token_budget)
 
     @property
     def labels(self) -> list[str]:
@@ -68,62 +66,43 @@ class TextClassifier:
             InputError: `texts` and `pairs` differ in length.
             ValueError: A logit is NaN or infinite.
         """
-        rows = self._tokenize(self._items(texts, pairs))
-        order = sorted(range(len(rows)), key=lambda place: -len(rows[place]))
+        rows = self._tokenize(texts, pairs)
+        lengths = [len(row["input_ids"]) for row in rows]
+        order = sorted(range(len(rows)), key=lambda place: -lengths[place])
         logits = np.empty((len(rows), self.model.config.num_labels), np.float32)
-        lengths = [len(row) for row in rows]
         for batch in cut_batches(order, lengths.__getitem__, token_budget=self.token_budget):
             logits[batch] = self._compute([rows[place] for place in batch])
+        self.tokens += sum(lengths)
         return logits
 
-    async def logits_async(
-        self, texts: Sequence[str], pairs: Sequence[str] | None = None
-    ) -> tuple[np.ndarray, int]:
-        """Scores one text or more without blocking the event loop; see `TextEncoder.encode_async`.
-
-        Arguments and errors are as in `logits`.
-
-        Returns:
-            (N, L) float32, and the number of tokens.
-        """
-        result: tuple[np.ndarray, int] = await self._joined.run(
-            self._items(texts, pairs), None, np.stack
-        )
-        return result
-
-    def _items(
+    def _tokenize(
         self, texts: Sequence[str], pairs: Sequence[str] | None
-    ) -> list[str] | list[tuple[str, str]]:
+    ) -> list[dict[str, list[int]]]:
+        """The features of each text or pair."""
         for column in (texts, pairs or ()):
             for index, text in enumerate(column):
                 check_text(index, text)
-        if pairs is None:
-            return list(texts)
-        if len(pairs) != len(texts):
+        if pairs is not None and len(pairs) != len(texts):
             raise InputError(
                 f"There are {len(texts)} texts, but {len(pairs)} pairs. Pair each text."
             )
-        return list(zip(texts, pairs, strict=True))
-
-    def _tokenize(self, items: list[Any]) -> list[Counted]:
-        """The features of each text or pair, and its number of tokens."""
-        if not items:
+        if not texts:
             return []
         encoded = self.tokenizer(
-            items,
+            list(texts),
+            None if pairs is None else list(pairs),
             truncation="longest_first",
             max_length=self.max_length,
             return_attention_mask=False,
         )
         names = [name for name in encoded if name in self._names]
-        rows = zip(*(encoded[name] for name in names), strict=True)
-        return [Counted(dict(zip(names, row, strict=True)), len(row[0])) for row in rows]
+        columns = zip(*(encoded[name] for name in names), strict=True)
+        return [dict(zip(names, row, strict=True)) for row in columns]
 
     @torch.inference_mode()
-    def _compute(self, rows: list[Counted], kind: None = None) -> np.ndarray:
+    def _compute(self, rows: list[dict[str, list[int]]]) -> np.ndarray:
         """(n, L) float32 logits of a batch."""
-        self.tokens += sum(map(len, rows))
-        inputs = padded_inputs([row.item for row in rows], self.tokenizer, self.model.device)
+        inputs = padded_inputs(rows, self.tokenizer, self.model.device)
         logits: np.ndarray = self.model(**inputs, return_dict=True).logits.float().cpu().numpy()
         check_numbers(logits, self.model)
         return logits

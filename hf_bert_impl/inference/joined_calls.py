@@ -10,225 +10,107 @@ The thread ends with the object or with the interpreter, so it needs no `close`.
 
 import asyncio
 import dataclasses
+import itertools
 import os
-import threading
-import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-#: Items that are tokenized together, ahead of their batches.
-TOKENIZED_ITEMS = 256
+from hf_bert_impl.data.token_budget import TOKEN_BUDGET, cut_batches
+
+#: Maximum number of characters per batch: an estimate of `TOKEN_BUDGET` for European languages.
+CHARACTERS = 4 * TOKEN_BUDGET
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Counted:
-    """An item with its number of tokens."""
+@dataclasses.dataclass(eq=False)
+class _Piece:
+    """Neighbouring items of one call, which are computed together."""
 
-    item: Any
-    tokens: int
-
-    def __len__(self) -> int:
-        return self.tokens
-
-
-class _Call:
-    """The items of one call and their results so far.
-
-    Args:
-        items: One or more.
-        kind: Only calls of the same kind share a batch.
-        finish: Turns the results of the items into the result of the call, in the thread.
-    """
-
-    def __init__(self, items: Sequence[Any], kind: Any, finish: Callable[[list[Any]], Any]) -> None:
-        self.items = items
-        self.kind = kind
-        self.finish = finish
-        self.rows: list[Any] = [None] * len(items)
-        self.missing = len(items)
-        self.tokens = 0
-        self.loop = asyncio.get_running_loop()
-        self.future: Future[Any] = Future()
-
-    @property
-    def is_abandoned(self) -> bool:
-        """Whether the caller has its result or an error, or has gone away."""
-        return self.future.done() or self.loop.is_closed()
-
-    def put(self, index: int, tokens: int, row: Any) -> None:
-        """Stores the result of an item. The last one completes the call."""
-        self.rows[index] = row
-        self.tokens += tokens
-        self.missing -= 1
-        if not self.missing:
-            result = self.finish(self.rows)
-            if not self.is_abandoned and self.future.set_running_or_notify_cancel():
-                self.future.set_result((result, self.tokens))
-
-    def fail(self, error: BaseException) -> None:
-        """Raises the error in the caller."""
-        if not self.is_abandoned and self.future.set_running_or_notify_cancel():
-            self.future.set_exception(error)
-
-
-#: A call, the index of one of its items, and the item's tokens.
-_Item = tuple[_Call, int, Sized]
+    items: list[Any]
+    kind: Any
+    characters: int
+    future: Future[list[Any]]
 
 
 class JoinedCalls:
     """Computes the items of many coroutines.
 
     Args:
-        tokenize: Turns items into objects whose length is their number of tokens.
-        compute: Turns a batch of these, and the kind of its calls, into a result per item.
-        token_budget: Maximum number of tokens per batch; a longer item is a batch of its own.
+        compute: Turns items, and the kind of their calls, into a result per item.
+        length: The number of characters of an item.
+        characters: Maximum number of characters per batch; a longer item is a batch of its own.
     """
 
     def __init__(
         self,
-        tokenize: Callable[[list[Any]], Sequence[Sized]],
         compute: Callable[[list[Any], Any], Iterable[Any]],
-        token_budget: int,
+        length: Callable[[Any], int],
+        characters: int = CHARACTERS,
     ) -> None:
-        _ALIVE.add(self)
-        self._arguments = (tokenize, compute, token_budget)
-        self._tokenize, self._compute, self._token_budget = self._arguments
-        # The lock guards the two attributes below it.
-        self._lock = threading.Lock()
-        self._queue: deque[tuple[_Call, int]] = deque()
-        self._is_working = False
+        self._compute, self._length, self._characters = compute, length, characters
+        self._renew()
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a copy has its own queue
+        return type(self), (self._compute, self._length, self._characters)
+
+    def _renew(self) -> None:
+        self._process = os.getpid()
+        self._queue: deque[_Piece] = deque()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="hf_bert_impl-encoder")
 
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self._arguments  # a copy has its own queue
-
-    def __setstate__(self, arguments: tuple[Any, ...]) -> None:
-        self.__init__(*arguments)  # type: ignore[misc]
-
-    async def run(
-        self, items: Sequence[Any], kind: Any, finish: Callable[[list[Any]], Any]
-    ) -> tuple[Any, int]:
-        """Queues the items of a call and awaits its result.
+    async def run(self, items: Sequence[Any], kind: Any = None) -> list[Any]:
+        """Queues the items of a call and awaits their results.
 
         Args:
-            items: One or more.
+            items: Any number.
             kind: Only calls of the same kind share a batch.
-            finish: Turns the results of all items into the result, in the computing thread.
-
-        Returns:
-            The result of `finish`, and the number of tokens of the items.
 
         Raises:
-            Exception: An error of the tokenizer or the model for these items.
+            Exception: An error of `compute` for these items.
         """
-        call = _Call(items, kind, finish)
-        with self._lock:
-            self._queue.extend((call, index) for index in range(len(items)))
-        # After the other coroutines that are ready now, whose items then share the first batch.
-        call.loop.call_soon(self._start)
-        return await asyncio.wrap_future(call.future)
-
-    def _start(self) -> None:
-        with self._lock:
-            if self._is_working or not self._queue:
-                return
-            self._is_working = True
+        if self._process != os.getpid():  # a forked child has no threads
+            self._renew()
+        pieces = [
+            _Piece(some, kind, sum(map(self._length, some)), Future())
+            for some in cut_batches(items, self._length, token_budget=self._characters)
+        ]
+        self._queue.extend(pieces)
         try:
+            await asyncio.sleep(0)  # so that other coroutines that are ready share the first batch
             self._thread.submit(self._work)
-        except RuntimeError as error:  # no new thread can start: the interpreter ends
-            self._give_up([], error)
-
-    def _give_up(self, taken: Iterable[_Call], error: BaseException) -> None:
-        """Fails all calls, so that none of them waits forever."""
-        with self._lock:
-            calls = [*taken, *(call for call, _ in self._queue)]
-            self._queue.clear()
-            self._is_working = False
-        for call in calls:
-            call.fail(error)
+            results = [await asyncio.wrap_future(piece.future) for piece in pieces]
+        finally:
+            for piece in pieces:  # the rest, if the call is cancelled or has failed
+                piece.future.cancel()
+        return list(itertools.chain.from_iterable(results))
 
     def _work(self) -> None:
         """Computes batch after batch until the queue is empty."""
-        fresh: list[tuple[_Call, int]] = []
-        ready: deque[_Item] = deque()
-        try:
-            while True:
-                with self._lock:
-                    while self._queue and len(ready) + len(fresh) < TOKENIZED_ITEMS:
-                        fresh.append(self._queue.popleft())
-                        if fresh[-1][0].is_abandoned:
-                            fresh.pop()
-                    if not fresh and not ready:
-                        self._is_working = False
-                        return
-                ready.extend(self._tokenized(fresh))
-                fresh = []
-                self._run(self._cut(ready))
-        except BaseException as error:  # errors of single calls go to their callers below
-            self._give_up([*(call for call, _ in fresh), *(call for call, *_ in ready)], error)
-
-    def _tokenized(self, fresh: list[tuple[_Call, int]]) -> list[_Item]:
-        """The items with their tokens. Calls whose items cannot be tokenized fail."""
-        try:
-            ids = self._tokenize([call.items[index] for call, index in fresh])
-        except BaseException as error:
-            return _one_by_one(fresh, self._tokenized, error)
-        return [(call, index, row) for (call, index), row in zip(fresh, ids, strict=True)]
-
-    def _cut(self, ready: deque[_Item]) -> list[_Item]:
-        """Takes the first batch, without the items of abandoned calls."""
-        batch: list[_Item] = []
-        tokens = 0
-        while ready:
-            call, _, ids = ready[0]
-            if not call.is_abandoned:
-                is_other = bool(batch) and call.kind != batch[0][0].kind
-                if is_other or (batch and tokens + len(ids) > self._token_budget):
+        while self._queue:
+            batch = [self._queue.popleft()]
+            free = self._characters - batch[0].characters
+            while self._queue:
+                piece = self._queue[0]
+                if piece.kind != batch[0].kind or piece.characters > free:
                     break
-                batch.append(ready[0])
-                tokens += len(ids)
-            ready.popleft()
-        return batch
+                free -= piece.characters
+                batch.append(self._queue.popleft())
+            self._run([one for one in batch if one.future.set_running_or_notify_cancel()])
 
-    def _run(self, batch: list[_Item]) -> list[_Item]:
-        """Computes a batch; returns an empty list."""
+    def _run(self, batch: list[_Piece]) -> None:
+        """Computes pieces together, and each alone if that fails."""
         if not batch:
-            return []
+            return
         try:
-            rows = self._compute([ids for _, _, ids in batch], batch[0][0].kind)
+            rows = self._compute([item for one in batch for item in one.items], batch[0].kind)
         except BaseException as error:
-            return _one_by_one(batch, self._run, error)
-        for (call, index, ids), row in zip(batch, rows, strict=True):
-            try:
-                call.put(index, len(ids), row)
-            except BaseException as error:
-                call.fail(error)
-        return []
-
-
-_ALIVE: weakref.WeakSet[JoinedCalls] = weakref.WeakSet()
-
-
-def _start_again() -> None:
-    """Renews all objects in a forked child, which has no threads and no calls of its parent."""
-    for joined in list(_ALIVE):
-        joined.__setstate__(joined.__getstate__())
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_again)
-
-
-def _one_by_one(
-    items: list[Any], function: Callable[[list[Any]], list[_Item]], error: BaseException
-) -> list[_Item]:
-    """Tries each call alone, so that an error reaches only its own call."""
-    of_call: dict[_Call, list[Any]] = {}
-    for item in items:
-        of_call.setdefault(item[0], []).append(item)
-    if len(of_call) == 1:
-        items[0][0].fail(error)
-        return []
-    return [item for own in of_call.values() for item in function(own)]
+            if len(batch) == 1:
+                batch[0].future.set_exception(error)
+            else:
+                for one in batch:
+                    self._run([one])
+            return
+        rest = iter(rows)
+        for one in batch:
+            one.future.set_result(list(itertools.islice(rest, len(one.items))))

@@ -320,15 +320,6 @@ def _should_pack(module: Any, *arguments: Any, **options: Any) -> bool:
     return bool(type(module)._should_flatten_inputs(module, *arguments, **options))
 
 
-def packed_features(encoder: Any, inputs: list[Any], **options: Any) -> Features:
-    """The result of `preprocess` within the loop: a packed row if all modules take it."""
-    token = _packing.set(True)
-    try:
-        return type(encoder).preprocess(encoder, inputs, **options)
-    finally:
-        _packing.reset(token)
-
-
 def _preprocess(encoder: Any, inputs: Any, *arguments: Any, **options: Any) -> Features:
     """Replaces `preprocess`: rows are already tokenized."""
     if len(inputs) and isinstance(inputs[0], Row):

@@ -5,11 +5,9 @@ Notation: W tokens of a window.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import itertools
-import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -36,7 +34,6 @@ from hf_bert_impl.errors import InputError
 from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.inference.answer_options import AnswerOptions
 from hf_bert_impl.inference.batching import padded_inputs
-from hf_bert_impl.inference.joined_calls import JoinedCalls
 from hf_bert_impl.inference.loading import (
     class_to_load,
     load_checked,
@@ -57,16 +54,6 @@ Scored = tuple[list[Window], list[Logits]]
 _PREPROCESS = ("max_seq_len", "doc_stride", "max_question_len")
 _POSTPROCESS = ("top_k", "max_answer_len", "align_to_words")
 _NULL = ("handle_impossible_answer", "null_score_diff_threshold")
-
-
-@dataclasses.dataclass(frozen=True)
-class _Question:
-    """The windows of a question."""
-
-    windows: list[Window]
-
-    def __len__(self) -> int:
-        return sum(map(len, self.windows))
 
 
 class QuestionAnsweringPipeline(Pipeline):
@@ -134,7 +121,6 @@ class QuestionAnsweringPipeline(Pipeline):
         super().__init__(model=model.eval(), tokenizer=tokenizer, **kwargs)
         #: Number of tokens computed so far.
         self.tokens = 0
-        self._joined = JoinedCalls(self._cut_questions, self._question_logits, TOKEN_BUDGET)
         #: Maximum number of tokens per batch.
         self.token_budget = 1 if batch_invariant and not is_bert else TOKEN_BUDGET
         if batch_invariant and is_bert:  # the choice of kernels depends on it
@@ -221,36 +207,6 @@ class QuestionAnsweringPipeline(Pipeline):
             return answers
         done = list(answers)
         return done[0] if len(done) == 1 else done
-
-    async def answer_async(self, pairs: Sequence[Pair], **parameters: Any) -> tuple[list[Any], int]:
-        """Answers questions without blocking the event loop; see `TextEncoder.encode_async`.
-
-        Args:
-            pairs: One question or more, each with its context.
-            **parameters: As in a call.
-
-        Returns:
-            The result of a call for each question, and the number of tokens of all windows.
-
-        Raises:
-            ValueError, TypeError: As a call.
-        """
-        cutting, post = self._by_step(parameters)
-
-        def finish(scored: list[Scored]) -> list[Any]:
-            return [self.postprocess(_best(one, post, self.model), **post) for one in scored]
-
-        return await self._joined.run([(pair, cutting) for pair in pairs], 0, finish)
-
-    def _cut_questions(self, items: list[tuple[Pair, dict[str, Any]]]) -> list[_Question]:
-        return [
-            _Question(windows)
-            for cutting, alike in itertools.groupby(items, key=operator.itemgetter(1))
-            for windows in self.preprocess([pair for pair, _ in alike], **cutting)
-        ]
-
-    def _question_logits(self, questions: list[_Question], kind: int) -> list[Scored]:
-        return list(self._scored([question.windows for question in questions], None))
 
     def find_answers(
         self, pairs: Iterable[Pair], *, batch_size: int | None = None, **parameters: Any

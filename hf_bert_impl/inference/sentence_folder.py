@@ -66,49 +66,43 @@ def read_modules(folder: str | os.PathLike[str]) -> list[tuple[str, str]] | None
     return modules
 
 
-def check_type(path: str, kind: str, place: Mapping[str, Any]) -> None:
-    """Raises InputError if a model of sentence-transformers was saved by another class.
+def check_sentence_files(path: str, kind: str, place: Mapping[str, Any]) -> str:
+    """Checks the class that saved a model of sentence-transformers, and its JSON files.
 
     Args:
         path: A folder or a hub id.
         kind: The class that would load it, such as "SentenceTransformer".
         place: `revision`, `token` and the like for `read_fields`.
+
+    Returns:
+        BERT's folder inside of it.
+
+    Raises:
+        InputError: Another class saved the model, or a file is damaged or has a field of a wrong
+            type.
     """
-    saved = model_type(path, place)
+    saved = read_fields(path, SENTENCE_CONFIG, place).get("model_type")
     if saved not in (None, kind):
         raise InputError(
             f"{path} is a {saved} of sentence-transformers, not a {kind}. Load it with "
             f"sentence_transformers.{saved}, and give that to hf_bert_impl.optimize."
         )
-
-
-def model_type(path: str, place: Mapping[str, Any]) -> str | None:
-    """The class of sentence-transformers that saved a model; None if unknown."""
-    kind = read_fields(path, SENTENCE_CONFIG, place).get("model_type")
-    return kind if isinstance(kind, str) else None
-
-
-def check_modules(folder: str | os.PathLike[str]) -> None:
-    """Reads every JSON file of a model's modules.
-
-    Raises:
-        ValueError: A file is damaged, or a field has a value of a wrong type.
-    """
-    places = [Path(folder), *(Path(folder) / path for _, path in read_modules(folder) or [])]
-    for place in dict.fromkeys(places):
+    if not os.path.isdir(path):
+        return ""
+    paths = [path for _, path in read_modules(path) or []]
+    for folder in dict.fromkeys(Path(path, below) for below in ("", *paths)):
         for name in (*SENTENCE_FILES[1:], "config.json"):
-            if (place / name).is_file():
-                _check_fields(place / name)
-
-
-def _check_fields(file: Path) -> None:
-    config = read_json(file)
-    check_text(config, str(file))
-    for name, (kind, expected) in _FIELDS.items():
-        value = config.get(name)
-        is_number = kind is not int or (type(value) is int and value >= 1)
-        if value is not None and not (isinstance(value, kind) and is_number):
-            raise InputError(f"{file} has {name}={value!r:.60}, not {expected}. Restore it.")
+            file = folder / name
+            config = read_json(file) if file.is_file() else {}
+            check_text(config, str(file))
+            for field, (types, expected) in _FIELDS.items():
+                value = config.get(field)
+                is_number = types is not int or (type(value) is int and value >= 1)
+                if value is not None and not (isinstance(value, types) and is_number):
+                    raise InputError(
+                        f"{file} has {field}={value!r:.60}, not {expected}. Restore it."
+                    )
+    return paths[0].strip("/") if paths else ""
 
 
 def copy_sentence_modules(source: Path, folder: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
 from typing import Any, NamedTuple, Protocol
@@ -13,7 +14,8 @@ from hf_bert_impl.checkpoint_files import is_path
 from hf_bert_impl.checkpoints import open_checkpoint
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.freed_memory import keep_freed_memory
-from hf_bert_impl.inference.sentence_folder import model_type, read_modules
+from hf_bert_impl.inference.loading import read_fields
+from hf_bert_impl.inference.sentence_folder import SENTENCE_CONFIG, read_modules
 from hf_bert_impl.serving.tasks import TASKS
 
 
@@ -73,7 +75,7 @@ def task_of(model: str) -> str:
     """
     if is_path(model) and not os.path.isdir(model):
         open_checkpoint(model)  # raises the error of a wrong name
-    saved_by = model_type(model, {})
+    saved_by = read_fields(model, SENTENCE_CONFIG, {}).get("model_type")
     if len(read_modules(model) or ()) > 1 or saved_by not in (None, "CrossEncoder"):
         # The classes that load them refuse other models of sentence-transformers.
         return "rerank" if saved_by == "CrossEncoder" else "embed"
@@ -125,16 +127,17 @@ class ModelWorker:
 
         Args:
             items: Texts; or pairs of texts: query and document, question and context.
-            options: Arguments of the task's `prepare`.
+            options: Arguments of the task's `check`.
 
         Returns:
             The results, in the order of the items.
         """
         try:
-            call = await self.task.prepare(items, **options)
+            request = await asyncio.to_thread(self.task.check, items, **options)
         except InputError as error:
             return Refused(str(error))
-        return Computed(*await call)
+        values = await self.task.compute(request)
+        return Computed(values if self.info.task == "answer" else np.array(values), request.tokens)
 
 
 def scores_in_order(scores: np.ndarray) -> list[int]:

@@ -43,7 +43,7 @@ class _Cut(_Body):
 
     def cut(self) -> dict[str, Any]:
         """These fields as options of a task."""
-        return {"truncate": self.truncate, "direction": self.truncation_direction}
+        return self.model_dump(include={"truncate", "truncation_direction"})
 
 
 class _Vectors(_Cut):

@@ -6,31 +6,35 @@ Notation: N items of a request, D dimensions of a vector, L labels.
 from __future__ import annotations
 
 import abc
-import asyncio
 import copy
 import functools
-from collections.abc import Awaitable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-import numpy as np
-import torch
 from sentence_transformers import CrossEncoder
-from torch import Tensor, nn
+from torch import nn
 
 from hf_bert_impl.checkpoints import load_prepared
 from hf_bert_impl.data.option_ranges import Range
-from hf_bert_impl.data.token_budget import TOKEN_BUDGET
 from hf_bert_impl.errors import InputError, check_offsets, one_line
 from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.in_place import is_bert
 from hf_bert_impl.inference.classifier import TextClassifier
-from hf_bert_impl.inference.joined_calls import Counted, JoinedCalls
+from hf_bert_impl.inference.joined_calls import JoinedCalls
 from hf_bert_impl.inference.loading import find_device
 from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
-from hf_bert_impl.text_encoder import TextEncoder, checked_files, count_tokens, optimize_encoder
+from hf_bert_impl.text_encoder import TextEncoder, checked_files, optimize_encoder
 
-#: Values of N items, and their number of tokens.
-Call = Awaitable[tuple[Any, int]]
+
+class Request(NamedTuple):
+    """A checked request."""
+
+    items: list[Any]
+    options: dict[str, Any]
+    """Arguments of the task's `values`."""
+    is_turned: bool
+    """Whether long items are cut on the side that is not the tokenizer's own."""
+    tokens: int
 
 
 class Task(abc.ABC):
@@ -51,33 +55,50 @@ class Task(abc.ABC):
         # that any thread can use it.
         self._uncut = copy.deepcopy(model.tokenizer)
         self._uncut("", truncation=False)
+        self._joined = JoinedCalls(self._compute, _characters)
+
+    def check(
+        self,
+        items: list[Any],
+        truncate: bool = True,
+        truncation_direction: str | None = None,
+        **options: Any,
+    ) -> Request:
+        """Checks a request, in any thread.
+
+        Raises:
+            InputError: The request is wrong, or an item is longer than the model takes and the
+                request forbids cutting.
+        """
+        items, options = self.prepare(items, **options)
+        lengths, limit = self._lengths(items, **options), self.max_length or 2**30
+        for index, length in enumerate(() if truncate else lengths):
+            if length > limit:
+                raise InputError(
+                    f"text {index} has {length} tokens, the limit is {limit}. Send "
+                    '"truncate": true.'
+                )
+        side = (truncation_direction or self._uncut.truncation_side).lower()
+        tokens = sum(min(length, limit) for length in lengths)
+        return Request(items, options, side != self._uncut.truncation_side, tokens)
+
+    async def compute(self, request: Request) -> list[Any]:
+        """The values of each item."""
+        return await self._joined.run(request.items, (request.options, request.is_turned))
 
     @abc.abstractmethod
-    async def prepare(self, items: list[Any], **options: Any) -> Call:
-        """Checks a request, and returns its computation.
+    def prepare(
+        self, items: list[Any], *arguments: Any, **options: Any
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Checks the options of a request; gives the items and the arguments of `values`."""
 
-        Raises:
-            InputError: The request is wrong.
-        """
+    @abc.abstractmethod
+    def values(self, model: Any, items: list[Any], **options: Any) -> Any:
+        """The values of each item, by the model or by `_turned`."""
 
-    async def _cutting(
-        self, items: list[Any], truncate: bool = True, direction: str | None = None
-    ) -> Any:
-        """The model that cuts long items on the side of a request.
-
-        Raises:
-            InputError: An item is longer than the model takes, and the request forbids cutting.
-        """
-        if not truncate:
-            limit = self.max_length or 0
-            for index, length in enumerate(await asyncio.to_thread(self._lengths, items)):
-                if length > limit:
-                    raise InputError(
-                        f"text {index} has {length} tokens, the limit is {limit}. Send "
-                        '"truncate": true.'
-                    )
-        own = self.model.tokenizer.truncation_side
-        return self.model if direction is None or direction.lower() == own else self._turned
+    def _compute(self, items: list[Any], kind: tuple[dict[str, Any], bool]) -> Any:
+        options, is_turned = kind
+        return self.values(self._turned if is_turned else self.model, items, **options)
 
     @functools.cached_property
     def _turned(self) -> Any:
@@ -87,9 +108,13 @@ class Task(abc.ABC):
         turned.tokenizer.truncation_side = "left" if is_right else "right"
         return turned
 
-    def _lengths(self, items: list[Any]) -> list[int]:
+    def _lengths(self, items: list[Any], **options: Any) -> list[int]:
         encoded = self._uncut(items, truncation=False, verbose=False)
         return list(map(len, encoded["input_ids"]))
+
+
+def _characters(item: str | Sequence[str]) -> int:
+    return len(item) if isinstance(item, str) else sum(map(len, item))
 
 
 class Embed(Task):
@@ -99,118 +124,67 @@ class Embed(Task):
         encoder = TextEncoder(path, dtype=dtype, batch_invariant=True)
         super().__init__(encoder, encoder.transformers_model, encoder.max_seq_length)
 
-    async def prepare(
+    def prepare(
         self,
         items: list[Any],
         prompt_name: str | None = None,
         normalize: bool | None = None,
         dimensions: int | None = None,
-        **cut: Any,
-    ) -> Call:
-        """See `Task.prepare`."""
+    ) -> tuple[list[Any], dict[str, Any]]:
         if dimensions is not None:
             width = Range(1, self.model.get_embedding_dimension(), whole=True)
             width.check("`dimensions`", dimensions)
         if normalize is None:
             normalize = self.normalize or dimensions is not None
         try:
-            before = self.model._resolve_prompt(None, prompt_name) or ""
+            prompt = self.model._resolve_prompt(None, prompt_name)
         except ValueError as error:
             raise InputError(one_line(error)) from error
-        chosen = await self._cutting([before + text for text in items], **cut)
-        result: Call = chosen.encode_async(
-            items,
-            prompt_name,
-            normalize_embeddings=normalize,
-            truncate_dim=dimensions,
-            return_tokens=True,
-        )
-        return result
+        chosen = {"normalize_embeddings": normalize, "truncate_dim": dimensions}
+        return items, {"prompt": prompt, **chosen}
 
-    def _lengths(self, items: list[Any]) -> list[int]:
+    def values(self, model: Any, items: list[Any], **options: Any) -> Any:
+        return model.encode(items, show_progress_bar=False, **options)
+
+    def _lengths(self, items: list[Any], prompt: str | None = None, **options: Any) -> list[int]:
+        texts = [(prompt or "") + text for text in items]
         is_lower = self.model[0].do_lower_case
-        return super()._lengths([text.lower() for text in items] if is_lower else items)
-
-
-class Reranker(CrossEncoder):
-    """An optimized `CrossEncoder` that joins the pairs of concurrent calls into batches.
-
-    Args:
-        path: A folder or a hub id.
-        dtype: As of `optimize`; None for the saved dtype.
-
-    Raises:
-        InputError: It gives more than one score.
-    """
-
-    def __init__(self, path: str, dtype: str | None) -> None:
-        with checked_files(path, self.model_type, {}):
-            super().__init__(path, device=str(find_device(None)))
-        if self.num_labels != 1:
-            raise InputError(
-                f"{path} has {self.num_labels} labels; a reranker has one. Serve it as `classify`."
-            )
-        bert: Any = self.model
-        optimize_encoder(self, path, dtype, batch_invariant=is_bert(bert))
-        self._joined = JoinedCalls(self._counted, self._scores, TOKEN_BUDGET)
-
-    async def predict_async(self, pairs: Sequence[Any], is_raw: bool) -> tuple[np.ndarray, int]:
-        """The scores (N,) of `predict`, or without its activation; and the number of tokens."""
-        scores, tokens = await self._joined.run(pairs, is_raw, torch.stack)
-        return scores.float().cpu().numpy(), tokens
-
-    def _counted(self, pairs: list[Any]) -> list[Counted]:
-        return count_tokens(self, pairs, self._resolve_prompt(None, None))
-
-    def _scores(self, batch: list[Counted], is_raw: bool) -> Tensor:
-        scores: Tensor = self.predict(
-            [counted.item for counted in batch],
-            batch_size=len(batch),
-            show_progress_bar=False,
-            activation_fn=nn.Identity() if is_raw else None,
-            convert_to_tensor=True,
-        )
-        check_numbers(scores, self.model)
-        return scores
+        return super()._lengths([text.lower() for text in texts] if is_lower else texts)
 
 
 class Rerank(Task):
     """Scores (N,) of pairs of a query and a text, by sentence-transformers' `CrossEncoder`."""
 
     def __init__(self, path: str, dtype: str | None) -> None:
-        ranker = Reranker(path, dtype)
+        with checked_files(path, CrossEncoder.model_type, {}):
+            ranker = CrossEncoder(path, device=str(find_device(None)))
+        if ranker.num_labels != 1:
+            raise InputError(
+                f"{path} has {ranker.num_labels} labels; a reranker has one. Serve it as "
+                "`classify`."
+            )
+        optimize_encoder(ranker, path, dtype, batch_invariant=is_bert(ranker.model))
         super().__init__(ranker, ranker.model, ranker.max_seq_length)
 
-    async def prepare(
-        self,
-        items: list[Any],
-        raw_scores: bool = False,
-        max_tokens_per_doc: int | None = None,
-        **cut: Any,
-    ) -> Call:
-        """See `Task.prepare`."""
+    def prepare(
+        self, items: list[Any], raw_scores: bool = False, max_tokens_per_doc: int | None = None
+    ) -> tuple[list[Any], dict[str, Any]]:
         if max_tokens_per_doc is not None:
-            queries, whole = zip(*items, strict=True)
-            texts = await asyncio.to_thread(self._first_tokens, whole, max_tokens_per_doc)
-            items = list(zip(queries, texts, strict=True))
-        ranker = await self._cutting(items, **cut)
-        result: Call = ranker.predict_async(items, raw_scores)
-        return result
+            items = [(query, self._first_tokens(text, max_tokens_per_doc)) for query, text in items]
+        return items, {"raw_scores": raw_scores}
 
-    def _first_tokens(self, texts: Sequence[str], count: int) -> list[str]:
-        """Texts, each cut after a number of tokens."""
+    def values(self, model: Any, items: list[Any], **options: Any) -> Any:
+        function = nn.Identity() if options["raw_scores"] else None
+        scores = model.predict(items, show_progress_bar=False, activation_fn=function)
+        check_numbers(scores, self.bert)
+        return scores
+
+    def _first_tokens(self, text: str, count: int) -> str:
+        """A text cut after a number of tokens."""
         check_offsets(self._uncut)
-        encoded = self._uncut(
-            list(texts),
-            truncation=False,
-            verbose=False,
-            add_special_tokens=False,
-            return_offsets_mapping=True,
-        )
-        return [
-            text if len(offsets) <= count else text[: offsets[count - 1][1]]
-            for text, offsets in zip(texts, encoded["offset_mapping"], strict=True)
-        ]
+        options = {"truncation": False, "verbose": False, "add_special_tokens": False}
+        places = self._uncut(text, return_offsets_mapping=True, **options)["offset_mapping"]
+        return text if len(places) <= count else text[: places[count - 1][1]]
 
 
 class Classify(Task):
@@ -222,19 +196,17 @@ class Classify(Task):
         super().__init__(classifier, classifier.model, classifier.max_length)
         self.labels = tuple(classifier.labels)
 
-    async def prepare(self, items: list[Any], function: str | None = None, **cut: Any) -> Call:
-        """See `Task.prepare`."""
-        pairs = [item for item in items if not isinstance(item, str)]
-        if pairs and len(pairs) < len(items):
+    def prepare(
+        self, items: list[Any], function: str | None = None
+    ) -> tuple[list[Any], dict[str, Any]]:
+        are_pairs = {not isinstance(item, str) for item in items}
+        if len(are_pairs) > 1:
             raise InputError("the request mixes texts and pairs of texts. Send two requests.")
-        classifier = await self._cutting(items, **cut)
-        return self._probabilities(
-            classifier, zip(*pairs, strict=True) if pairs else (items,), function
-        )
+        return items, {"function": function, "are_pairs": are_pairs == {True}}
 
-    async def _probabilities(self, classifier: Any, columns: Any, function: str | None) -> Any:
-        logits, tokens = await classifier.logits_async(*columns)
-        return classifier.probabilities(logits, function), tokens
+    def values(self, model: Any, items: list[Any], **options: Any) -> Any:
+        columns = zip(*items, strict=True) if options["are_pairs"] else (items,)
+        return model.probabilities(model.logits(*columns), options["function"])
 
 
 class Answer(Task):
@@ -244,14 +216,13 @@ class Answer(Task):
         pipeline = QuestionAnsweringPipeline.from_pretrained(path, dtype, batch_invariant=True)
         super().__init__(pipeline, pipeline.model, None)
 
-    async def prepare(self, items: list[Any], **options: Any) -> Call:
-        """See `Task.prepare`."""
+    def prepare(self, items: list[Any], **options: Any) -> tuple[list[Any], dict[str, Any]]:
         self.model.check(items, **options)
-        return self._answers(items, options)
+        return items, options
 
-    async def _answers(self, items: list[Any], options: dict[str, Any]) -> Any:
-        answers, tokens = await self.model.answer_async(items, **options)
-        return [one if isinstance(one, list) else [one] for one in answers], tokens
+    def values(self, model: Any, items: list[Any], **options: Any) -> Any:
+        asked = ({"question": question, "context": context} for question, context in items)
+        return [one if isinstance(one, list) else [one] for one in model(asked, **options)]
 
 
 #: By name of the task.

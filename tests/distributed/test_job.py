@@ -11,9 +11,10 @@ import pyarrow.parquet as parquet
 import pytest
 
 from hf_bert_impl import TextEncoder
+from hf_bert_impl.data.text_input import find_inputs
 from hf_bert_impl.distributed import Answer, Classify, EmbedTexts
 from hf_bert_impl.distributed import job as jobs
-from hf_bert_impl.distributed.job import LONGEST_TEXT, find_inputs
+from hf_bert_impl.distributed.job import LONGEST_TEXT
 from hf_bert_impl.distributed.run import run_job
 from hf_bert_impl.errors import InputError
 from tests.distributed.conftest import IDS, TEXTS
@@ -202,7 +203,7 @@ def test_another_job_is_refused(job, models, tmp_path):
         with pytest.raises(InputError, match=f"was begun with other settings: .*{words}"):
             run_job(dataclasses.replace(job, **change), resume=True)
     wrong = dataclasses.replace(job, options={"model": str(tmp_path / "none")})
-    with pytest.raises((InputError, OSError), match="no folder"):
+    with pytest.raises((InputError, OSError), match="does not exist"):
         run_job(wrong, overwrite=True)
     assert before == {file: file.read_bytes() for file in job.output.iterdir()}
     with open(job.inputs[0], "a") as stream:

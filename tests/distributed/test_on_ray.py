@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from hf_bert_impl.cli import main
+from hf_bert_impl.data.text_input import find_inputs
 from hf_bert_impl.distributed import EmbedTexts, on_ray
-from hf_bert_impl.distributed.job import find_inputs
 from hf_bert_impl.distributed.run import run_job
 from hf_bert_impl.errors import InputError
 from tests.distributed.conftest import IDS, RUN, TEXTS

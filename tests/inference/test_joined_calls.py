@@ -14,10 +14,8 @@ import pytest
 
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.inference.joined_calls import JoinedCalls
-from tests.inference.encoder_cases import LONG, TEXTS, assert_near
+from tests.inference.encoder_cases import TEXTS, assert_near
 
-#: The prompt and the form of calls without options.
-ALIKE = ("", False, None)
 SECONDS = 20  # after which a test fails that would hang
 
 
@@ -37,10 +35,6 @@ def run_all(*coroutines):
     return run(gathered())
 
 
-async def result(joined, items, kind=0, finish=len):
-    return (await joined.run(items, kind, finish))[0]
-
-
 @pytest.fixture
 def encoder(tiny):
     return TextEncoder.from_pretrained(tiny, device="cpu")
@@ -53,7 +47,7 @@ class Watched:
         self.batches, self.threads = [], set()
         self.gate, self.begun = threading.Event(), threading.Event()
         self.gate.set()
-        vectors = encoder._encoded
+        vectors = encoder._joined._compute
 
         def watch(batch, kind):
             self.batches.append(len(batch))
@@ -121,26 +115,21 @@ def test_calls_that_are_ready_together_are_one_batch(encoder, watched):
     assert threading.main_thread() not in watched.threads
 
 
-def test_batches_keep_to_the_budget_the_order_and_the_kind(encoder):
+def test_batches_keep_to_the_budget_the_order_and_the_kind():
+    """A long call is cut into pieces, and short ones are joined."""
     batches = []
 
-    def compute(batch, kind):
-        batches.append((kind, [len(ids) for ids in batch]))
-        return encoder._encoded(batch, ALIKE)
+    def compute(items, kind):
+        batches.append((kind, list(items)))
+        return [item.upper() for item in items]
 
-    joined = JoinedCalls(encoder._counted, compute, 20)
-    given = [("a", 0), ("a a a", 0), (LONG, 0), ("a", 0), ("a", 0), ("a", 3), ("a", 0)]
-    run_all(*(result(joined, [text], kind) for text, kind in given))
-    assert batches == [(0, [3, 5]), (0, [31]), (0, [3, 3]), (3, [3]), (0, [3])]
-
-
-def test_tokens_are_counted(encoder):
-    """Those of the call, whatever else was in its batches."""
-    given = ["a", ["a", "a a a"], []]
-    found = run_all(*(encoder.encode_async(texts, return_tokens=True) for texts in given))
-    assert [(vectors.shape, tokens) for vectors, tokens in found] == [
-        *(((30,), 3), ((2, 30), 8), ((0, 30), 0))
-    ]
+    joined = JoinedCalls(compute, len, 6)
+    given = [(["a"], 0), (["bbb", "c"], 0), (["d" * 31], 0), (["e"], 0), (["f"], 0), (["g"], 3)]
+    given += [(["hhh", "ii", "jj"], 3), ([], 3), (["k"], 0)]
+    found = run_all(*(joined.run(items, kind) for items, kind in given))
+    assert found == [[item.upper() for item in items] for items, _ in given]
+    expected = [(0, ["a", "bbb", "c"]), (0, ["d" * 31]), (0, ["e", "f"])]
+    assert batches == [*expected, (3, ["g", "hhh", "ii"]), (3, ["jj"]), (0, ["k"])]
 
 
 # --- waiting, cancellation and errors ----------------------------------------------------------
@@ -162,30 +151,45 @@ def test_a_cancelled_call_is_not_computed(encoder, watched):
     assert watched.batches == [1, 2]
 
 
-@pytest.mark.parametrize("place", ["tokenize", "compute", "finish", "thread"])
-def test_an_error_comes_to_its_own_caller(encoder, monkeypatch, place):
+@pytest.mark.parametrize("place", ["compute", "thread"])
+def test_an_error_comes_to_its_own_caller(monkeypatch, place):
     def fail(*_):
         raise RuntimeError
 
-    def tokenize(texts):
-        return fail() if place == "tokenize" and "river" in texts else encoder._counted(texts)
+    def compute(items, kind):
+        return fail() if place == "compute" and "river" in items else items
 
-    def compute(batch, kind):
-        is_in = any(one.item == "river" for one in batch)
-        return fail() if place == "compute" and is_in else encoder._encoded(batch, ALIKE)
-
-    def finish(rows):
-        return fail() if place == "finish" and len(rows) == 3 else len(rows)
-
-    joined = JoinedCalls(tokenize, compute, 4096)
+    joined = JoinedCalls(compute, len, 4096)
     given = (["a"], ["a", "river", "a"], ["a", "a"])
     with monkeypatch.context() as patch:
         if place == "thread":  # as an executor when the interpreter ends
             patch.setattr(joined._thread, "submit", fail)
-        found = run_all(*(result(joined, texts, finish=finish) for texts in given))
+        found = run_all(*map(joined.run, given))
     is_failed = [isinstance(one, RuntimeError) for one in found]
     assert is_failed == ([True] * 3 if place == "thread" else [False, True, False])
-    assert run(result(joined, ["a"])) == 1
+    assert run(joined.run(["a"])) == ["a"]
+
+
+def test_the_rest_of_a_long_call_is_not_computed_once_it_is_cancelled():
+    begun, gate, computed = threading.Event(), threading.Event(), []
+
+    def compute(items, kind):
+        computed.extend(items)
+        begun.set()
+        assert gate.wait(SECONDS)
+        return items
+
+    joined = JoinedCalls(compute, len, 1)
+
+    async def calls():
+        call = asyncio.ensure_future(joined.run("abc"))
+        await asyncio.to_thread(begun.wait, SECONDS)
+        call.cancel()
+        await asyncio.wait([call])
+        gate.set()
+        return await joined.run("d")
+
+    assert run(calls()) == ["d"] and computed == ["a", "d"]
 
 
 # --- event loops, threads and copies -----------------------------------------------------------
@@ -231,6 +235,8 @@ def test_a_forked_child_has_a_thread_of_its_own(encoder, watched):
     context = multiprocessing.get_context("fork")
 
     def child(results):
+        watched.gate = threading.Event()
+        watched.gate.set()
         results.put(run(encoder.encode_async(TEXTS)))
 
     async def calls():

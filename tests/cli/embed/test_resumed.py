@@ -13,7 +13,6 @@ import time
 import numpy as np
 import pytest
 
-from hf_bert_impl import BertModel
 from hf_bert_impl.distributed import job as jobs
 from hf_bert_impl.distributed.job import Job
 from tests.cli.embed.cases import LINES, assert_complete, expected, give_input, json_lines
@@ -190,21 +189,6 @@ def test_nothing_is_left_of_a_run_that_has_made_nothing(hf_bert, model, lines, o
     with stopped_after(monkeypatch, 0):
         assert hf_bert("embed", model, lines, "-o", output) == (130, "", "")
     assert not [*output.parent.iterdir()]
-
-
-def test_another_run_does_not_go_on(hf_bert, one_error_line, interrupted, model, lines, output):
-    """Other texts, options or weights are refused, or start again with --overwrite."""
-    before = lines.read_text()
-    lines.write_text(before.replace("meet", "rose") + "more\n")
-    one_error_line(hf_bert(*interrupted), "vectors.npy.parts was begun with other settings: input")
-    lines.write_text(before)
-    other = BertModel.from_pretrained(model)
-    other.embeddings.word_embeddings.weight.data.mul_(-1)
-    other.save_pretrained(model)
-    one_error_line(hf_bert(*interrupted), "model file model.safetensors was", "--overwrite")
-    one_error_line(hf_bert(*interrupted, "--normalize"), "--normalize was False, now True")
-    assert json.loads(hf_bert(*interrupted, "--overwrite", "--json").out)["resumed_from"] == 0
-    assert_complete(output, expected(model))
 
 
 @pytest.mark.parametrize("name", ["vectors.npy", "vectors"])
