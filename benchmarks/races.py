@@ -1,4 +1,4 @@
-"""The parts that races outside of `hf-bert benchmark` share."""
+"""The parts that races outside `hf-bert benchmark` share."""
 
 from __future__ import annotations
 

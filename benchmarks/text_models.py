@@ -3,8 +3,8 @@
     python -m benchmarks.text_models FOLDER --cases dense --dtype float32,bfloat16,int8
     python -m benchmarks.text_models --random minilm --cases cross-encoder,sparse,multi-vector
 
-Every contestant makes the same call on the same texts, in turns, each in a process of its own.
-OpenVINO takes the place of the transformers model inside of the library's, as its own backend does;
+Every contestant makes the same call on the same texts, in turns, each in its own process.
+OpenVINO takes the place of the transformers model inside the library's, as its own backend does;
 the backend's packages need an older transformers than 5.23. Its int8 is NNCF's static quantisation.
 """
 

@@ -1,7 +1,7 @@
 """Registers this package's classes with transformers' Auto classes and pipelines.
 
-Only checkpoints and configurations of BERT are affected. A stock `transformers.BertConfig` object
-still gives stock models.
+Only checkpoints and configurations of BERT are affected. A `transformers.BertConfig` object
+still gives models of transformers.
 """
 
 from collections.abc import Iterator, MutableMapping
@@ -49,7 +49,7 @@ def register() -> None:
     """Makes transformers' Auto classes and `pipeline` give this package's classes for BERT.
 
     It affects checkpoints with ``model_type`` "bert" and "hf_bert_impl"; the latter marks models
-    that stock transformers would compute wrongly. Checkpoints of other models whose
+    that transformers alone would compute wrongly. Checkpoints of other models whose
     tokenizer_config.json names "BertTokenizer" get this package's tokenizer, with the same ids.
     `pipeline("question-answering")` works again for all models. A later call takes precedence over
     classes that other packages registered in between.

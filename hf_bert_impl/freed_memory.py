@@ -2,7 +2,7 @@
 
 Above a threshold, `malloc` returns freed memory at the end of the heap to the system. Each page
 (4 KiB) is then a page fault at its next use: thousands per pass. The threshold is twice the largest
-freed block that had a mapping of its own, of at most 32 MiB (the "dynamic mmap threshold" of
+freed block that had its own mapping, of at most 32 MiB (the "dynamic mmap threshold" of
 `mallopt(3)`). It starts at 256 KiB.
 """
 
@@ -10,7 +10,7 @@ import ctypes
 import sys
 from contextlib import suppress
 
-#: Larger blocks always have a mapping of their own, which is returned after each use.
+#: Larger blocks always have their own mapping, which is returned after each use.
 LARGEST_KEPT = 32 << 20
 
 

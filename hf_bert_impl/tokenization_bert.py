@@ -33,10 +33,10 @@ class BertTokenizer(TokenizersBackend):
         pad_token: Fills a batch.
         cls_token: Begins the sequence.
         mask_token: Stands for the word to guess in masked language modelling.
-        tokenize_chinese_chars: Whether every Chinese character is a word of its own.
+        tokenize_chinese_chars: Whether every Chinese character is a separate word.
         strip_accents: Whether to drop accents; None follows `do_lower_case`, as Google's code does.
         never_split: Tokens of the vocabulary that are not split or lower-cased where they
-            are words of their own. This has no effect if `do_basic_tokenize` is False.
+            are separate words. This has no effect if `do_basic_tokenize` is False.
         do_basic_tokenize: False gives WordPiece the words between spaces just as they are: no
             lower-casing, no cleaning, no cutting at punctuation.
         **kwargs: Arguments of `TokenizersBackend`; `vocab_file`, `tokenizer_file` or
@@ -187,7 +187,7 @@ class BertTokenizer(TokenizersBackend):
 
         Raises:
             OSError: There is no such folder or model, or it holds no tokenizer.
-            ValueError: A file is damaged, or is not that of a WordPiece tokenizer.
+            ValueError: A file is damaged, or does not describe a WordPiece tokenizer.
         """
         with explained(check_tokenizer, pretrained_model_name_or_path, kwargs):
             tokenizer: Self = super().from_pretrained(
@@ -206,7 +206,7 @@ class BertTokenizer(TokenizersBackend):
 
         Raises:
             FileNotFoundError: The folder holds neither vocab.txt nor tokenizer.json.
-            ValueError: tokenizer.json is not that of a WordPiece tokenizer.
+            ValueError: tokenizer.json does not describe a WordPiece tokenizer.
         """
         path = kwargs.get("tokenizer_file")
         if path is not None and os.path.isfile(path):
@@ -255,8 +255,8 @@ class BertTokenizer(TokenizersBackend):
         filename_prefix: str | None = None,
     ) -> tuple[str, ...]:
         if not self.do_basic_tokenize:
-            # Stock BertTokenizer would lower-case and cut at punctuation. Under this name stock
-            # AutoTokenizer takes tokenizer.json as it is, and so gives the same ids.
+            # transformers' BertTokenizer would lower-case and cut at punctuation. Under this
+            # name AutoTokenizer takes tokenizer.json as it is, and so gives the same ids.
             with open(file_names[0], encoding="utf-8") as file:
                 config = json.load(file)  # which the base class has just written
             config["tokenizer_class"] = "PreTrainedTokenizerFast"

@@ -63,7 +63,7 @@ def run_part(options: argparse.Namespace) -> int:
 
 
 def start_part(name: str, options: argparse.Namespace, deadline: float) -> dict[str, Any]:
-    """Runs one part in a process of its own and prints its rows; returns its summary."""
+    """Runs one part in its own process and prints its rows; returns its summary."""
     file: Path = options.out / f"{name}.json"
     file.unlink(missing_ok=True)
     command = [sys.executable, "-m", "benchmarks.gpu", "--part", name, "--out", str(options.out)]

@@ -44,7 +44,7 @@ def random_model(head: str, small: bool, device: str, **fields: Any) -> Any:
 
     Args:
         head: Its class.
-        small: Of the sizes `SMALL` in place of `COMPARED`.
+        small: Of the sizes `SMALL` instead of `COMPARED`.
         device: Where it computes.
         **fields: Of the config.
     """

@@ -3,7 +3,7 @@
 Both have the names of this package. The ancestor (up to 2018's 0.3) calls a LayerNorm's weight and
 bias gamma and beta, and stores the tied decoder's weight without a bias. transformers 4 stores both
 in `.bin` files, and omits both from safetensors. A bare encoder has no `bert.` before its names;
-wrappers and training loops add prefixes of their own.
+wrappers and training loops add their own prefixes.
 """
 
 import torch

@@ -38,7 +38,7 @@ START = (
 
 
 class Contestant:
-    """An object in its own process, which is stopped outside of `ask`.
+    """An object in its own process, which is stopped outside `ask`.
 
     Args:
         name: Its name in results.

@@ -49,7 +49,7 @@ class Answers:
 
     @property
     def null_score_diff(self) -> float:
-        """The null answer's score minus that of the best span."""
+        """The null answer's score minus the best span's score."""
         return self.null_score - self.spans[0].score
 
     def text(self, span: Span) -> str:

@@ -108,7 +108,7 @@ def has_records(file: str | Path) -> bool:
 
 
 def without_breaks(text: str) -> str:
-    """A text with spaces in place of `<br />` tags."""
+    """A text with spaces instead of `<br />` tags."""
     return _BREAK.sub(" ", text) if "<" in text else text
 
 

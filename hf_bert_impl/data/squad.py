@@ -1,6 +1,6 @@
 """SQuAD: its files as questions, and questions as training examples.
 
-The format is that of Rajpurkar et al. 2016 (v1.1, every question has an answer in its context) and
+The format follows Rajpurkar et al. 2016 (v1.1, every question has an answer in its context) and
 2018 (v2.0, some have none).
 """
 

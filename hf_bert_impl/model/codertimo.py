@@ -1,6 +1,6 @@
 """The architecture of https://github.com/codertimo/BERT-pytorch, a variant of ours.
 
-Its layers normalise their input, not their output, with a LayerNorm of its own. Token types begin
+Its layers normalise their input, not their output, with its own LayerNorm. Token types begin
 at 1. If no mask is given, all tokens are attended but those with the id of padding. There is no
 pooler, and the masked-LM head is one linear layer. `architecture` names the classes of a
 model. The variant appears only here and in the config.
@@ -177,7 +177,7 @@ class Architecture(NamedTuple):
     pooler: type[nn.Module]
     prediction_head: type[nn.Module]
     init_weights: Callable[[nn.Module], bool] | None = None
-    """Initialises weights in place of `initializer_range`; False for modules it leaves."""
+    """Initialises weights instead of `initializer_range`; False for modules it leaves."""
 
 
 def architecture(config: BertConfig) -> Architecture:

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
-#: The ``model_type`` of a saved model that stock transformers would compute wrongly, because it
+#: The ``model_type`` of a saved model that transformers alone would compute wrongly, because it
 #: ignores `position_embedding_type` and `variant`. It refuses to load this type.
 EXTENDED_MODEL_TYPE = "hf_bert_impl"
 
@@ -133,7 +133,7 @@ class BertConfig(PreTrainedConfig):
             of the flattened labels, and the loss is the same. False scores every position.
         pruned_heads: Heads removed by `prune_heads`: layer number to head numbers.
         null_score_diff_threshold: For question answering: a question has no answer if the score of
-            "no answer" exceeds that of the best answer by more than this (Devlin et al. 2019,
+            "no answer" exceeds the score of the best answer by more than this (Devlin et al. 2019,
             section 4.3, with the sign of Google's `run_squad.py`). None if the model was trained
             without such questions.
         **kwargs: Fields of `PreTrainedConfig`, and anything else that a hub config carries.
@@ -236,7 +236,7 @@ class BertConfig(PreTrainedConfig):
 
     @property
     def is_extended(self) -> bool:
-        """Whether stock transformers would compute this model wrongly, without a word."""
+        """Whether transformers alone would compute this model wrongly, without a warning."""
         return self.position_embedding_type != "absolute" or self.variant != "bert"
 
     @property
@@ -276,7 +276,7 @@ class BertConfig(PreTrainedConfig):
         return fields, rest
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields for JSON; the model type tells stock transformers what it cannot compute."""
+        """All fields for JSON; the model type tells transformers what it cannot compute."""
         fields = super().to_dict()
         if self.is_extended:
             fields["model_type"] = EXTENDED_MODEL_TYPE

@@ -219,7 +219,7 @@ class BertAttention(nn.Module):
         """(..., D) to (..., D), or only the tokens in `outputs`; and the probabilities.
 
         Other arguments as in `BertSelfAttention.forward`. Cross-attention reads the encoder's
-        states and mask in place of its own.
+        states and mask instead of its own.
         """
         attend: Any = self._modules["self"]
         output: Any = self._modules["output"]
@@ -461,7 +461,7 @@ class BertEncoder(nn.Module):
         return states, None if collected is None else collected.all
 
     def _check_attentions(self) -> None:
-        """Raises ValueError if a module in place of a layer gives no probabilities."""
+        """Raises ValueError if a module instead of a layer gives no probabilities."""
         for index, layer in enumerate(self.layer):
             if not isinstance(layer, BertLayer):
                 raise _gives_none(index, layer)

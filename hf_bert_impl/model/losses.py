@@ -28,7 +28,7 @@ def cross_entropy(
     Args:
         logits: (..., classes).
         labels: (...) class numbers; `ignore_index` skips an item.
-        num_items_in_batch: Divisor in place of the number of labels given here.
+        num_items_in_batch: Divisor instead of the number of labels given here.
 
     Returns:
         A scalar, in float32 for half-precision logits. Zero where no item is labelled: a mean

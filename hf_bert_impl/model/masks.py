@@ -183,7 +183,7 @@ def sequence_mask(attention_mask: Tensor | None, number: Tensor, is_causal: bool
 
     Args:
         attention_mask: (1, S) with zeros at padding, or None.
-        number: (1, S), that of each token's sequence.
+        number: (1, S), the number of each token's sequence.
         is_causal: Whether a token attends only to those up to its own position.
     """
     mask = number[:, :, None] == number[:, None, :]

@@ -143,7 +143,7 @@ def check_dtype(name: str, dtype: Any, *others: bool) -> None:
 
     Args:
         name: Of the argument, for the message.
-        dtype: A name, a dtype, or None for that of the weights.
+        dtype: A name, a dtype, or None for the precision of the weights.
         others: Further values that the argument may have.
 
     Raises:

@@ -151,8 +151,8 @@ def compare_models(
         tolerance: The relative bound in float32.
         backends: Attention backends for both models; None for each model's own. Attention
             probabilities always come from upstream's eager backend, the only one with them.
-        dtype: Compare in this precision; None takes that of `ours`. Below float32 the bounds are
-            relative to upstream's own error (see `tensors`).
+        dtype: Compare in this precision; None takes the precision of `ours`. Below float32 the
+            bounds are relative to upstream's own error (see `tensors`).
         gradients: Also compare every parameter's gradient: of the loss where the case has labels,
             else of a fixed random sum of the compared outputs. Below float32 only forward passes
             are compared.

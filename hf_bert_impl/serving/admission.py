@@ -56,7 +56,7 @@ class Admission:
 
     Args:
         backend: Computes admitted requests.
-        options: The limits. Larger requests are refused before any computation.
+        options: The limits. Larger requests get an error before any computation.
     """
 
     def __init__(self, backend: Backend, options: ServingOptions) -> None:

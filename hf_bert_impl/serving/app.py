@@ -47,7 +47,7 @@ def make_app(
 
     Args:
         backend: Computes the requests.
-        options: The limits. Larger requests are refused before any computation.
+        options: The limits. Larger requests get an error before any computation.
         key: Clients must send `Authorization: Bearer KEY`; None needs no key.
     """
     admission = Admission(backend, options or ServingOptions())

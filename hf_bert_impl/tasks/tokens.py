@@ -103,7 +103,7 @@ class TokenClassification(RowTask):
         """The predicted tags of all words.
 
         Words that the tokenizer drops (control characters) or that are beyond the maximum length
-        are outside of entities.
+        are outside entities.
         """
         outside = self.labels.index("O") if "O" in self.labels else 0
         return [

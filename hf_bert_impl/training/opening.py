@@ -25,7 +25,7 @@ def open_weights(model_class: Any, path: str, **options: Any) -> tuple[Any, set[
         The model, and the names of the random weights.
 
     Raises:
-        ValueError, OSError: The checkpoint cannot be read, lacks weights outside of the head or has
+        ValueError, OSError: The checkpoint cannot be read, lacks weights outside the head or has
             them in another size, or has weights that are not finite.
     """
     model, info = model_class.from_pretrained(

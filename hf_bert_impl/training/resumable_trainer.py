@@ -168,7 +168,7 @@ def _diverged(what: str, args: Any) -> TrainingDiverged:
 def _one_root(model: Any) -> Iterator[None]:
     """Prevents accelerate from sharding the embeddings and the decoder as a group.
 
-    The decoder's bias is tied to one outside of the group, which torch 2.13 rejects. The layers
+    The decoder's bias is tied to one outside the group, which torch 2.13 rejects. The layers
     remain groups.
     """
     names = ("get_input_embeddings", "get_output_embeddings")
