@@ -95,6 +95,7 @@ def test_docstrings(name: str, checkpoints: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_blocks_of_all_pages_in_one_folder(checkpoints: Path) -> None:
     """As a reader runs them, README first. `sh` marks slow blocks and downloads."""
     shutil.rmtree("reranker")  # a page trains it
