@@ -291,27 +291,25 @@ class BertSelfAttention(nn.Module):
             longest = math.inf
         elif torch.is_grad_enabled() and query.requires_grad:
             longest = 0  # gradients need the probabilities, which the fused kernel does not keep
-        if len(layout.groups) == 1 and not layout.spare:
-            rows, queries, keys = layout.groups[0]
-            if rows == 1 and queries == keys and layout.bias is None and not layout.is_eager:
-                # One sequence: no views of its parts, whose time shows.
-                if queries <= longest:
-                    return attend_product(query, key, value, self.scaling, dropout)
-                whole = query[None], key[None], value[None]
+        if len(layout.groups) == 1 and layout.groups[0].rows == 1 and not layout.is_eager:
+            # One sequence: no views of its parts, whose time shows.
+            _, queries, keys = layout.groups[0]
+            if keys < queries:
+                key, value = key[:, :keys], value[:, :keys]
+            if 0 < queries <= longest and keys:
+                return attend_product(query, key, value, self.scaling, dropout)
+            if keys:
                 context = nn.functional.scaled_dot_product_attention(
-                    *whole, None, dropout, scale=self.scaling
+                    query[None], key[None], value[None], None, dropout, scale=self.scaling
                 )  # (1, H, T, d)
                 return context[0].transpose(0, 1)
         contexts: list[Tensor] = []
-        sizes = [*layout.sizes, layout.spare]
-        parts = zip(*(x.split(sizes, dim=1) for x in (query, key, value)), strict=True)
-        for group, (q, k, v) in zip(layout.groups, parts, strict=False):
+        parts = zip(*(x.split(layout.sizes, dim=1) for x in (query, key, value)), strict=True)
+        for group, (q, k, v) in zip(layout.groups, parts, strict=True):
             if not group.keys or group.queries > longest:
                 contexts.append(self._attend_group(q, k, v, group, layout, dropout))
             else:
-                contexts += attend_rows(q, k, v, group, self.scaling, dropout, layout.bias)
-        if layout.spare:
-            contexts.append(contexts[0][:1].expand(layout.spare, -1, -1))
+                contexts += attend_rows(q, k, v, group, self.scaling, dropout)
         if len(contexts) == 1:
             return contexts[0]
         return torch.cat(contexts or [query.transpose(0, 1)])
@@ -332,10 +330,7 @@ class BertSelfAttention(nn.Module):
                     parts, k, v = [q[:, :keys], q[:, keys:]], k[:, :keys], v[:, :keys]
                 for part in parts:
                     if keys and part.shape[1] <= longest:
-                        bias = layout.bias
-                        if bias is not None:
-                            bias = bias[:, : part.shape[1], :keys].contiguous()
-                        contexts.append(attend_product(part, k, v, self.scaling, 0.0, bias))
+                        contexts.append(attend_product(part, k, v, self.scaling))
                     else:
                         own = RowGroup(1, part.shape[1], keys)
                         contexts.append(self._attend_group(part, k, v, own, layout, 0.0))
@@ -368,19 +363,17 @@ class BertSelfAttention(nn.Module):
         dropout: float,
     ) -> Tensor:
         """One group by the backend, (rows · queries, H, d)."""
-        keys, mask = group.keys, None
+        keys = group.keys
         if not keys:
             return query.new_zeros(query.transpose(0, 1).shape)  # the softmax has no keys
-        if layout.bias is not None:
-            mask = layout.bias[None, :, : group.queries, :keys].contiguous()
         rows = [x.unflatten(1, (group.rows, -1)).transpose(0, 1) for x in (query, key, value)]
         query, key, value = rows[0], rows[1][:, :, :keys], rows[2][:, :, :keys]  # views
         if layout.is_eager and layout.route is Route.ROWS:  # "eager" is not steady
             given = {"dropout": dropout, "scaling": self.scaling}
-            context, _ = self._interface("eager")(self, query, key, value, mask, **given)
+            context, _ = self._interface("eager")(self, query, key, value, None, **given)
         else:  # without the function around it, whose time shows with one sentence
             context = nn.functional.scaled_dot_product_attention(
-                query, key, value, mask, dropout, scale=self.scaling
+                query, key, value, None, dropout, scale=self.scaling
             ).transpose(1, 2)
         return context.flatten(0, 1)  # from (rows, queries, H, d)
 
@@ -532,35 +525,30 @@ def attend_rows(
     group: RowGroup,
     scaling: float,
     dropout: float,
-    bias: Tensor | None = None,
 ) -> list[Tensor]:
     """Attention without mask over several rows of equal length, by matrix multiplications.
 
     Args:
         query: (H, rows · queries, d); likewise key and value.
         group: The rows; `keys` is not 0.
-        bias: As in `Layout`.
 
     Returns:
         (·, H, d) each, which together are (rows · queries, H, d).
     """
     rows, queries, keys = group
-    bias = None if bias is None else bias[:, :queries, :keys]
     if rows == 1:
         if keys < queries:
             key, value = key[:, :keys], value[:, :keys]
-        return [attend_product(query, key, value, scaling, dropout, bias)]
+        return [attend_product(query, key, value, scaling, dropout)]
     if queries >= SHORTEST_IN_PLACE:
         parts = zip(*(x.split(queries, dim=1) for x in (query, key, value)), strict=True)
-        given = (scaling, dropout, bias)
-        return [attend_product(q, k[:, :keys], v[:, :keys], *given) for q, k, v in parts]
+        return [attend_product(q, k[:, :keys], v[:, :keys], scaling, dropout) for q, k, v in parts]
     # (H, rows, ·, d), a view, to (H · rows, ·, d)
     q, k, v = (
         x.unflatten(1, (rows, -1))[:, :, :count].flatten(0, 1)
         for x, count in ((query, queries), (key, keys), (value, keys))
     )
-    bias = None if bias is None else bias.repeat_interleave(rows, dim=0)
-    context = attend_product(q, k, v, scaling, dropout, bias)  # (queries, H · rows, d)
+    context = attend_product(q, k, v, scaling, dropout)  # (queries, H · rows, d)
     return [context.unflatten(1, (-1, rows)).permute(2, 0, 1, 3).flatten(0, 1)]
 
 
@@ -570,7 +558,6 @@ def attend_product(
     value: Tensor,
     scaling: float,
     dropout: float = 0.0,
-    bias: Tensor | None = None,
 ) -> Tensor:
     """Attention without mask by matrix multiplications.
 
@@ -579,17 +566,14 @@ def attend_product(
         key: (H, K, d), K not 0; likewise value.
         scaling: 1/√d in BERT.
         dropout: Probability of dropping a weight.
-        bias: (H, Q, K), added to the scores, or None.
 
     Returns:
         (Q, H, d).
     """
-    added, beta = (NOTHING, 0) if bias is None else (bias, 1)
     if key.shape[1] < SHORTEST_LAST_SOFTMAX and not dropout:
-        added = added if bias is None else bias.transpose(1, 2)
-        scores = torch.baddbmm(added, key, query.transpose(1, 2), beta=beta, alpha=scaling)
+        scores = torch.baddbmm(NOTHING, key, query.transpose(1, 2), beta=0, alpha=scaling)
         return torch.bmm(scores.softmax(dim=1).transpose(1, 2), value).transpose(0, 1)
-    scores = torch.baddbmm(added, query, key.transpose(1, 2), beta=beta, alpha=scaling)
+    scores = torch.baddbmm(NOTHING, query, key.transpose(1, 2), beta=0, alpha=scaling)
     weights = scores.softmax(dim=-1)
     if dropout:
         weights = drop(weights, dropout)

@@ -21,7 +21,7 @@ from itertools import accumulate, chain, groupby
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .inputs import TOTALS_DO_NOT_FIT, Inputs
 from .linear import rounded_up
@@ -70,7 +70,7 @@ class Layout:
     #: (1, S) the number of each token's sequence, if packed input stays one row.
     number: Tensor | None = None
     #: Spare rows after the T tokens, which are not read: kernels get few numbers of rows, see
-    #: `linear.rounded_up`. They repeat the first token, here and below.
+    #: `linear.rounded_up`. They are queries of the last sequence, and repeat the first token below.
     spare: int = 0
     #: (T,) flat position `row * S + column` of each computed token in the caller's tensors; None
     #: if all positions are computed, in the caller's order.
@@ -90,19 +90,16 @@ class Layout:
     #: Whether nothing is around any module (a hook, gradient checkpointing), so that modules call
     #: each other's `forward`. The way through `nn.Module.__call__` shows with one sentence.
     is_bare: bool = False
-    #: (H, L, L), added to the scores by the places of query and key. It is for the routes "rows"
-    #: and "single", and for sequences that attend to all of their tokens.
-    bias: Tensor | None = None
 
     @cached_property
     def sizes(self) -> list[int]:
-        """Computed tokens of each group."""
+        """Rows of each group."""
         return [group.rows * group.queries for group in self.groups]
 
     @property
     def tokens(self) -> int:
         """T."""
-        return sum(self.sizes)
+        return sum(self.sizes) - self.spare
 
     def to(self, device: torch.device, non_blocking: bool = False) -> "Layout":
         """The same on another device. accelerate calls it where layers are on several."""
@@ -135,7 +132,9 @@ class Layout:
         flat = padded.expand(*self.shape, *padded.shape[2:]).flatten(0, 1)
         if self.token_index is not None:
             return flat.index_select(0, self.token_index)
-        return repeat_first(flat, self.spare)
+        if not self.spare:
+            return flat
+        return nn.functional.pad(flat, [0, 0] * (flat.ndim - 1) + [0, self.spare])
 
     def pad(self, states: Tensor) -> Tensor:
         """(T, ...) to (B, S, ...), zero at every position that is not computed or not visible."""
@@ -249,9 +248,7 @@ def plan(
     if first_token and (only_required or not is_in_place):
         layout.first_token = _first_tokens(lengths, order, firsts).to(device)
     if route is Route.ROWS and device.type == "cpu":
-        spare = rounded_up(layout.tokens) - layout.tokens
-        if spare:
-            _add_spare(layout, spare)
+        _add_spare(layout, rounded_up(layout.tokens) - layout.tokens)
     elif not route.is_rows:
         _prepare_grid(layout)
     if only_required:
@@ -261,20 +258,18 @@ def plan(
 
 def _add_spare(layout: Layout, spare: int) -> None:
     """Appends spare rows, which are not read."""
+    if not spare:
+        return
     layout.spare = spare
-    if layout.column is None:  # of one sequence
-        layout.column = torch.arange(layout.tokens, device=layout.device)
+    rows, queries, keys = layout.groups[-1]
+    last = RowGroup(1, queries + spare, keys)
+    others = (RowGroup(rows - 1, queries, keys),) if rows > 1 else ()
+    layout.groups = (*layout.groups[:-1], *others, last)
+    vars(layout).pop("sizes")
     for name in ("token_index", "column", "visible"):
         value = getattr(layout, name)
         if value is not None:
-            setattr(layout, name, repeat_first(value, spare))
-
-
-def repeat_first(rows: Tensor, times: int) -> Tensor:
-    """(T, ...) to (T + times, ...), the first row at the end."""
-    if not times:
-        return rows
-    return torch.cat((rows, rows[:1].expand(times, *rows.shape[1:])))
+            setattr(layout, name, torch.cat((value, value[:1].expand(spare))))
 
 
 def _prepare_grid(layout: Layout) -> None:

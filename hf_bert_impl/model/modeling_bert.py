@@ -569,10 +569,16 @@ class BertModel(BertPreTrainedModel):
 
     def _default_positions(self, inputs: Inputs, layout: Layout) -> Tensor | None:
         """The given positions, or those of the embeddings' buffer in each token's place."""
-        if inputs.position_ids is not None or layout.column is None:
+        column, spare = layout.column, layout.spare
+        if inputs.position_ids is not None or (column is None and not spare):
             return inputs.position_ids
         table = getattr(self.embeddings, "position_ids", None)
-        return layout.column if table is None else table[0][layout.column]
+        if column is not None:
+            return column if table is None else table[0][column]
+        # Of one sequence; position 0 in spare rows.
+        length = layout.tokens
+        places = torch.arange(length, device="cpu") if table is None else table[0, :length]
+        return nn.functional.pad(places, (0, spare))
 
     def _requests(self, head_mask: Any, hidden_states: Any, attentions: Any) -> dict[str, Any]:
         """Arguments of the encoder for everything but the last states."""
