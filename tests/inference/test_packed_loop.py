@@ -140,6 +140,20 @@ def test_where_the_padded_path_stays(save_tiny, switch, batches):
     assert batches and not any(is_packed for is_packed, *_ in batches)
 
 
+def test_a_part_in_train_mode_is_set_to_eval_mode(save_tiny):
+    """As stock's `encode` does for each batch."""
+    model = optimize(dense(save_tiny), "float32")
+    expected = model.encode(TEXTS)
+    inner = model[0].model.encoder.layer[1].output.dropout
+    inner.p = 0.9
+    inner.train()
+    np.testing.assert_allclose(model.encode(TEXTS), expected, atol=1e-6)
+    assert not inner.training
+    assert model.train().training and not model.eval().training
+    with pytest.raises((RuntimeError, AssertionError)):
+        model.encode(TEXTS, device="cuda:99")  # asked of the library
+
+
 def test_features_for_the_caller_are_padded(save_tiny, batches):
     """As stock has them, so that code which cuts or masks a batch works."""
     model = optimize(dense(save_tiny), "float32").eval()
