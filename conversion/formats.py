@@ -42,23 +42,24 @@ class Format:
     read: Callable[[Path], Checkpoint]
     is_file: Callable[[Path], bool]
     """Whether a file has the format's signature; False for a path that cannot be read."""
-    files: tuple[str, ...]
-    """Patterns of its files' names."""
+    suffixes: tuple[str, ...]
+    """Patterns of the suffixes of its files."""
     name: str
     """The libraries' name for its file in a folder, without `.index.json`."""
 
 
 #: The preferred format of a folder first: most files of the later ones were converted from these.
 FORMATS = {
-    "safetensors": Format(
-        read_safetensors, is_safetensors, ("*.safetensors",), "model.safetensors"
-    ),
+    "safetensors": Format(read_safetensors, is_safetensors, (".safetensors",), "model.safetensors"),
     "torch": Format(
-        read_torch, is_torch, ("*.bin", "*.pt", "*.pth", "*.ep*", "*.pkl"), "pytorch_model.bin"
+        read_torch,
+        is_torch,
+        (".bin", ".pt", ".pth", ".ep", ".ep[0-9]*", ".pkl"),
+        "pytorch_model.bin",
     ),
-    "flax": Format(read_flax, is_flax, ("*.msgpack",), "flax_model.msgpack"),
-    "h5": Format(read_h5, is_h5, ("*.h5", "*.hdf5"), "tf_model.h5"),
-    "tf1": Format(read_tf1, is_tf1, ("*.index",), "bert_model.ckpt.index"),
+    "flax": Format(read_flax, is_flax, (".msgpack",), "flax_model.msgpack"),
+    "h5": Format(read_h5, is_h5, (".h5", ".hdf5"), "tf_model.h5"),
+    "tf1": Format(read_tf1, is_tf1, (".index",), "bert_model.ckpt.index"),
 }
 _KNOWN = ", ".join(FORMATS)
 
@@ -114,13 +115,13 @@ def format_of(path: Path) -> str | None:
         if known.is_file(path):
             return name
     for name, known in FORMATS.items():
-        if matches(path.name, known.files):
+        if matches(path.suffix, known.suffixes):
             return name  # its reader reports the damage
     return None
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Whether the name of a file fits one of the patterns."""
+    """Whether a name or a suffix fits one of the patterns."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 

@@ -20,9 +20,10 @@ _FILE = re.compile(
 )
 #: Patterns of each format's files. The best format first.
 _WEIGHTS = {
-    kind: (*form.files, f"{form.name}.index.json", *(("*.data-*", "checkpoint") * (kind == "tf1")))
+    kind: (*(f"*{suffix}" for suffix in form.suffixes), f"{form.name}.index.json")
     for kind, form in FORMATS.items()
 }
+_WEIGHTS["tf1"] += ("*.data-*-of-*", "checkpoint")
 #: The further modules of a sentence model, in folders.
 _MODULES = "[0-9]*_*/*"
 #: Config, tokenizer and modules. Tokenizers of other classes than BERT's have models of

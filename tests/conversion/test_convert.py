@@ -162,6 +162,7 @@ def test_any_file_of_a_checkpoint_names_it(source):
 def test_format_is_told_by_content(folder, file, kind, tmp_path):
     shutil.copy(FIXTURES / folder / "config.json", tmp_path)
     shutil.copy(FIXTURES / folder / file, tmp_path / "pytorch_model.bin")
+    (tmp_path / "train.epoch3.log").write_text("loss 2.5")
     assert convert(tmp_path, tmp_path / "out", check=False).source["format"] == kind
 
 
