@@ -72,6 +72,7 @@ def lying(shape=(2,), dtype="float32", content=EIGHT, code=1):
 FOUR = lying((4,), content=bytes(16))
 ARRAYS = {
     "too few bytes": msgpack.packb(((3,), "float32", EIGHT)),
+    "too many bytes": msgpack.packb(((1,), "float32", EIGHT)),
     "vast": msgpack.packb(((1 << 62, 1 << 62), "float32", EIGHT)),
     "thousands of axes": msgpack.packb(((1,) * 5000, "float32", bytes(4))),
     "fraction": msgpack.packb(((2.0,), "float32", EIGHT)),
