@@ -9,8 +9,16 @@ length are neighbours. Attention over them is then a view, not a copy. (Packing 
 flash-attention's BERT, https://github.com/Dao-AILab/flash-attention. The order is for backends that
 take only sequences of equal length.)
 
-A batch may also come packed: several sequences end to end in one row, none of which attends to
-another. `cu_seq_lens_q` says so, or positions that start again at 0.
+Words:
+    packed input: several sequences end to end in one row of the batch, none of which attends to
+        another. `cu_seq_lens_q` says so, or positions that start again at 0.
+    packed rows: the states (T, D) of a call that leaves padding out (`Route.is_packed`).
+    packed weights: a copy of weights in the order in which a kernel reads them (`linear.Packed`).
+    group: neighbouring sequences of equal length in the packed order (`RowGroup`).
+    column: the place of a token in its sequence.
+    spare rows: rows after the last token, which fill a kernel's call (`linear.rounded_up`).
+    required: positions that a caller reads although the mask does not attend to them.
+    bare: without hooks and the like around a module, so that its `forward` may be called.
 """
 
 from array import array

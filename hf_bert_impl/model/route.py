@@ -11,13 +11,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from itertools import chain
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules import module as hooks_of_all
 from torch.utils.hooks import RemovableHandle
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .linear import (
     MANY_PRODUCTS,
@@ -48,6 +49,9 @@ BY_ROW = {
         *(nn.SiLU, nn.Sigmoid, nn.Softplus, nn.Softshrink, nn.Softsign, nn.Tanh, nn.Tanhshrink),
     )
 }
+_call_of = attrgetter("__call__")
+#: As torch and transformers call a module; a subclass or a patch has another way.
+PLAIN_CALLS = (_call_of(nn.Module), _call_of(GradientCheckpointingLayer))
 #: PEFT's LoRA layers, by name. Its variants (aLoRA, DoRA, …) may depend on the place of a token.
 LORA = ("peft.tuners.lora.layer.Linear", "peft.tuners.lora.layer.Embedding")
 #: Modules whose hooks compute, move or gather weights, or request gradients. These hooks do not
@@ -169,7 +173,11 @@ class Inside:
         """Finds the packed weights, and the layers whose weights oneDNN takes as they are."""
         change, self.steady = changes[0], None
         quick = list(_quick(root, self.takes_rows))
-        self.is_bare = len(quick) == len(self.listed) and not any(map(is_hooked, quick))
+        self.is_bare = (
+            len(quick) == len(self.listed)
+            and not any(map(is_hooked, quick))
+            and all(_call_of(kind) in PLAIN_CALLS for kind in set(self.types))
+        )
         self.packed = Weights.packed_in(quick)
         most_rows, places = most_rows_by_onednn(), []
         for layer in quick if most_rows else ():
@@ -228,7 +236,7 @@ def _quick(module: nn.Module, takes_rows: Callable[[type], bool]) -> Iterator[An
 
 def _names(kind: Any) -> Iterator[str]:
     """The methods of a class through which packed rows go."""
-    yield "forward"
+    yield from ("forward", "__call__")
     yield from (each.__name__ for each in getattr(kind, "takes_packed", ()))
 
 

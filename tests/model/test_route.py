@@ -277,6 +277,19 @@ def test_what_comes_around_a_module_after_a_call(comes, path):
     assert_same(found, expected, batch["attention_mask"].bool())
 
 
+@pytest.mark.parametrize("owner", [nn.Module, layers.BertIntermediate])
+def test_a_call_that_is_patched(owner, monkeypatch):
+    """Profilers patch the calls of all modules."""
+    model, batch = model_and_batch("BertModel", 2, "right", num_hidden_layers=2)
+    expected, called, call = outputs(model, batch), [], owner.__call__
+    monkeypatch.setattr(
+        owner, "__call__", lambda self, *a, **k: called.append(type(self)) or call(self, *a, **k)
+    )
+    found = outputs(model, batch)
+    assert layers.BertIntermediate in called
+    assert_same(found, expected, batch["attention_mask"].bool())
+
+
 @pytest.mark.parametrize("path", ["embeddings", "encoder.layer.1.attention.output"])
 def test_one_dropout_in_train_mode(path):
     model, batch = model_and_batch("BertModel", 2, "right", num_hidden_layers=2)
