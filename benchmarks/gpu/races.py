@@ -23,8 +23,8 @@ from benchmarks.gpu.rows import Rows
 from hf_bert_impl import BertConfig, BertForMaskedLM, BertModel
 from hf_bert_impl.benchmark.cases import make_case, sentences
 from hf_bert_impl.benchmark.peers import RANDOM
-from hf_bert_impl.measuring.batches import Case, forward_flops, make_batch, training_flops
-from hf_bert_impl.measuring.timing import best_product, device_wait
+from hf_bert_impl.measuring.batches import Case, forward_flops, make_batch
+from hf_bert_impl.measuring.timing import device_wait
 from hf_bert_impl.parity import reference_model
 
 Call = Callable[[], Any]
@@ -133,9 +133,14 @@ def _cases(config: BertConfig, small: bool) -> dict[str, Case]:
 
 
 def _rate(dtype: str, device: str, small: bool) -> float:
-    """The device's best matrix multiplication, in operations per second."""
+    """The device's rate for a matrix multiplication, in operations per second."""
     side = 128 if small else PRODUCT
-    return 1e9 * best_product(side, side, dtype, device)
+    states, weight = torch.randn(2, side, side, dtype=getattr(torch, dtype), device=device)
+    call = functools.partial(torch.nn.functional.linear, states, weight)
+    clock = Clock(device)
+    call()
+    repeats = math.ceil(TURN_SECONDS / max(clock.seconds(call), 1e-6))
+    return 2 * side**3 / statistics.median(clock.seconds(call, repeats) for _ in range(ROUNDS))
 
 
 def machine(rows: Rows, device: str, small: bool) -> None:
@@ -257,7 +262,8 @@ def steps(rows: Rows, device: str, small: bool) -> None:
                 }
                 scored = int((batch["labels"] >= 0).sum())
                 rate = _rate("bfloat16" if is_autocast else dtype, device, small)
-                best = training_flops(own, case.lengths, scored) / rate
+                # The backward pass takes twice the operations of the forward pass.
+                best = 3 * forward_flops(own, case.lengths, pooler=False, scored=scored) / rate
                 Clock(device).race(rows, f"step {size} {way}", calls, case.tokens, best)
 
 

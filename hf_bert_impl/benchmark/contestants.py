@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import functools
-import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -52,12 +51,8 @@ class Timed(abc.ABC):
         """The mean seconds per call of as many calls as fill a turn, after an untimed one."""
         call = self.call(case, number)
         seconds = 0.0 if self.settings.quick else timing.TURN_SECONDS
-        gc.collect()
-        gc.disable()
-        try:
+        with timing.without_garbage():
             return timing.turn(call, seconds, timing.device_wait(self.source.device))
-        finally:
-            gc.enable()
 
     def kernels(self) -> str | None:
         """The kernels of a prepared model; None if it is not prepared."""

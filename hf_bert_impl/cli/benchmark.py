@@ -16,8 +16,6 @@ from hf_bert_impl.cli.options import AsJson, from_dataclass
 from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.cli.reports import show
 from hf_bert_impl.errors import InputError, check_choice
-from hf_bert_impl.extras import require
-from hf_bert_impl.figures import FORMATS
 from hf_bert_impl.files.json_files import write_json
 
 
@@ -36,9 +34,8 @@ def benchmark(
         str | None, typer.Option(help="cpu or cuda.", show_default="cuda if available")
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Write the results as JSON.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the results: .png, .svg or .pdf.")] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the files of --output and --plot.")
+        bool, typer.Option("--overwrite", help="Replace the file of --output.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -56,9 +53,6 @@ def benchmark(
     check_choice("--random", random, RANDOM)
     if output is not None:
         check_output_file("--output", output, overwrite)
-    if plot is not None:
-        check_output_file("--plot", plot, overwrite, endings=FORMATS)
-        require("matplotlib", "bench", "a plot")
     from hf_bert_impl.benchmark.run import Benchmark
 
     with quiet_libraries():
@@ -71,10 +65,6 @@ def benchmark(
             ).run()
     if output is not None:
         write_json(output, results)
-    if plot is not None:
-        from hf_bert_impl.benchmark.plot import draw
-
-        draw(results, plot)
     show(results, as_json)
 
 

@@ -123,7 +123,7 @@ def print_result(result: PretrainingResult) -> None:
     """Prints the last log entry and the results on held-out text."""
     names = ("mlm_loss", "mlm_accuracy", "perplexity", "nsp_loss", "nsp_accuracy")
     rows = []
-    for name in (*names, "tokens_per_second", "flop_share"):
+    for name in (*names, "tokens_per_second"):
         cells = [
             f"{figures[key]:,.4g}" if key in figures else ""
             for figures, key in ((result.training, name), (result.validation, f"eval_{name}"))

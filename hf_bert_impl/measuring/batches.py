@@ -118,12 +118,3 @@ def forward_flops(
     layer = tokens * (8 * hidden**2 + 4 * hidden * inner) + 4 * squares * hidden
     head = scored * (2 * hidden**2 + 2 * hidden * config.vocab_size)
     return config.num_hidden_layers * layer + head + pooler * 2 * len(lengths) * hidden**2
-
-
-def training_flops(config: Any, lengths: Sequence[int], labels: int) -> int:
-    """Operations of a masked-LM training step: three times the forward pass.
-
-    The head scores the labelled tokens. The backward pass takes twice the forward pass: one matrix
-    multiplication for the input's gradient, and one for the weight's.
-    """
-    return 3 * forward_flops(config, lengths, pooler=False, scored=labels)

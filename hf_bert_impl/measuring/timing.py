@@ -1,4 +1,4 @@
-"""Times in turns, the machine's fastest matrix multiplication, and the processor's name.
+"""Times in turns, and the processor's name.
 
 Times are wall-clock seconds, after the accelerator is synchronized.
 """
@@ -6,21 +6,16 @@ Times are wall-clock seconds, after the accelerator is synchronized.
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import math
 import os
 import platform
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-
-from hf_bert_impl.model.linear import has_onednn
 
 Call = Callable[[], Any]
 
@@ -29,8 +24,6 @@ TURN_SECONDS = 0.1
 #: Shorter calls run once untimed before a turn: caches are cold, and threads of the previous call
 #: are still busy-waiting.
 SETTLE_BELOW_SECONDS = 0.5
-PRODUCT_ROWS = 2048
-PRODUCT_REPEATS = 5
 #: Variables that restrict the instructions of torch, oneDNN, FBGEMM and CTranslate2.
 LOWERED_BY = (
     "ATEN_CPU_CAPABILITY",
@@ -38,6 +31,19 @@ LOWERED_BY = (
     "FBGEMM_ENABLE_INSTRUCTIONS",
     "CT2_FORCE_CPU_ISA",
 )
+
+
+@contextlib.contextmanager
+def without_garbage() -> Iterator[None]:
+    """Collects garbage now, and none until the end."""
+    is_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_enabled:
+            gc.enable()
 
 
 def turn(call: Call, seconds: float, wait: Call | None = None) -> float:
@@ -76,63 +82,17 @@ def in_turns(calls: Sequence[Call], rounds: int) -> list[list[float]]:
     for call in calls:
         call()
     times: list[list[float]] = [[] for _ in calls]
-    # Garbage is collected between rounds, not within one.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        for number in range(rounds):
-            order = range(len(calls))
-            gc.collect()
+    for number in range(rounds):
+        order = range(len(calls))
+        with without_garbage():
             for index in reversed(order) if number % 2 else order:
                 times[index].append(turn(calls[index], TURN_SECONDS))
-    finally:
-        if collecting:
-            gc.enable()
     return times
 
 
 def device_wait(device: str) -> Call | None:
     """A function that waits for a device; None for the CPU, whose calls are synchronous."""
     return None if device == "cpu" else torch.accelerator.synchronize
-
-
-def best_product(hidden: int, inner: int, dtype: str, device: str = "cpu") -> float:
-    """Measure the fastest matrix multiplication of a model of these sizes.
-
-    Args:
-        hidden: D.
-        inner: F; 2048 rows are multiplied by D x D, D x F and F x D.
-        dtype: `float32` or `bfloat16`.
-        device: The device.
-
-    Returns:
-        GFLOP/s of the best shape (median of 5), by `F.linear` or by oneDNN with weights reordered
-        once; 0 if this machine has no kernel.
-    """
-    wait = device_wait(device)
-    form: dict[str, Any] = {"dtype": getattr(torch, dtype), "device": device}
-    rates = [0.0]
-    for inputs, outputs in ((hidden, hidden), (hidden, inner), (inner, hidden)):
-        states = torch.randn(PRODUCT_ROWS, inputs, **form)
-        weight = torch.randn(outputs, inputs, **form)
-        for product in (_plain, _packed)[: 1 + (device == "cpu" and has_onednn())]:
-            with contextlib.suppress(RuntimeError, NotImplementedError), torch.inference_mode():
-                call = product(states, weight)
-                call()
-                seconds = [turn(call, 0.02, wait) for _ in range(PRODUCT_REPEATS)]
-                operations = 2 * PRODUCT_ROWS * inputs * outputs
-                rates.append(operations / statistics.median(seconds) / 1e9)
-    return max(rates)
-
-
-def _plain(states: Tensor, weight: Tensor) -> Call:
-    return functools.partial(torch.nn.functional.linear, states, weight)
-
-
-def _packed(states: Tensor, weight: Tensor) -> Call:
-    mkldnn: Any = torch.ops.mkldnn
-    packed = mkldnn._reorder_linear_weight(weight, PRODUCT_ROWS)
-    return functools.partial(mkldnn._linear_pointwise, states, packed, None, "none", [], "")
 
 
 def instruction_set() -> str:

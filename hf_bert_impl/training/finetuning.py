@@ -59,8 +59,7 @@ class Sources:
 
     def named(self) -> dict[str, str]:
         """The given sources by part."""
-        every = {"train": self.train, "validation": self.validation, "test": self.test}
-        return {part: source for part, source in every.items() if source is not None}
+        return {part: source for part, source in vars(self).items() if source is not None}
 
 
 def finetune(
@@ -94,12 +93,11 @@ def finetune(
             "`split` takes validation and test data from the training data. Leave it out, or name "
             "no other file."
         )
-    if options.early_stopping is not None and sources.validation is options.split is None:
-        raise InputError(
-            "`early_stopping` needs validation data. Name a validation file, or leave it out."
-        )
-    if options.metric is not None and sources.validation is options.split is None:
-        raise InputError("`metric` needs validation data. Name a validation file, or leave it out.")
+    for name in ("early_stopping", "metric"):
+        if getattr(options, name) is not None and sources.validation is options.split is None:
+            raise InputError(
+                f"`{name}` needs validation data. Name a validation file, or leave it out."
+            )
     task.choose_metric(options.metric)
     state = join()
     if any(map(parse_flag_from_env, ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"))):

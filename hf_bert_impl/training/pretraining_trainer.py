@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from transformers import TrainerCallback
 
 from hf_bert_impl.inference.eval_mode import eval_mode
-from hf_bert_impl.measuring.batches import training_flops
-from hf_bert_impl.measuring.timing import best_product
 from hf_bert_impl.model.losses import IGNORE_INDEX, cross_entropy
 from hf_bert_impl.training.resumable_trainer import ResumableTrainer
 
@@ -41,18 +39,10 @@ class PretrainingTrainer(ResumableTrainer):
         super().__init__(**options)
         #: Pairs of the current step, in all processes.
         self._pairs = 0
-        #: GFLOP/s of the fastest matrix multiplication, measured at the start of training.
-        self._best_product = 0.0
         self.begin_interval()
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Trains; arguments and result as in `Trainer.train`."""
-        config, device = self.model.config, self.args.device
-        sizes = (config.hidden_size, config.intermediate_size)
-        precision = "bfloat16" if self.args.bf16 else "float32"
-        # Its random numbers must not change dropout's.
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            self._best_product = best_product(*sizes, precision, str(device))
         self.begin_interval()
         return super().train(*args, **kwargs)
 
@@ -60,8 +50,8 @@ class PretrainingTrainer(ResumableTrainer):
         """Resets counts and time for the next entry of the log."""
         #: (6,) of the columns above, in this process.
         self._sums: Tensor | float = 0.0
-        #: Real tokens of each sequence.
-        self._lengths: list[int] = []
+        #: Real tokens.
+        self._real = 0
         #: Evaluations add their seconds.
         self._began = time.perf_counter()
 
@@ -95,7 +85,8 @@ class PretrainingTrainer(ResumableTrainer):
             counts += [pair_loss, hits(*pairs).sum(), len(pairs[1])]
             sums = [torch.as_tensor(count, device=token_loss.device) for count in counts]
             self._sums = self._sums + torch.stack(sums).double()
-        self._lengths += sequence_lengths(inputs)
+        # A packed batch has no padding.
+        self._real += int(inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])).sum())
         loss = token_loss / (num_items_in_batch if num_items_in_batch is not None else 1)
         loss = loss + pair_loss / max(self._pairs, 1)
         # DDP averages the gradients of processes; this loss is a sum.
@@ -126,7 +117,7 @@ class PretrainingTrainer(ResumableTrainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Logs; a training entry gets the means since the last one."""
-        if "loss" in logs and self._lengths:
+        if "loss" in logs and self._real:
             logs |= self._since_last_log()
             self.begin_interval()
         super().log(logs, start_time)
@@ -134,15 +125,9 @@ class PretrainingTrainer(ResumableTrainer):
     def _since_last_log(self) -> dict[str, float]:
         seconds = time.perf_counter() - self._began
         sums = torch.as_tensor(self._sums)
-        flops = training_flops(self.model.config, self._lengths, int(sums[TOKENS]))
-        speed = sums.new_tensor([sum(self._lengths), flops])
-        totals = self.accelerator.reduce(torch.cat([sums, speed]), "sum").tolist()
-        means = metrics(totals[:6])
-        means["tokens_per_second"] = totals[6] / seconds
-        if self._best_product:
-            machines = self.accelerator.num_processes * self._best_product * 1e9
-            means["flop_share"] = totals[7] / seconds / machines
-        return means
+        sums = torch.cat([sums, sums.new_tensor([self._real])])
+        *totals, tokens = self.accelerator.reduce(sums, "sum").tolist()
+        return metrics(totals) | {"tokens_per_second": tokens / seconds}
 
     def evaluate(
         self,
@@ -208,16 +193,6 @@ def metrics(sums: list[float]) -> dict[str, float]:
         means["nsp_loss"] = sums[NSP_LOSS] / sums[PAIRS]
         means["nsp_accuracy"] = sums[NSP_HITS] / sums[PAIRS]
     return means
-
-
-def sequence_lengths(inputs: dict[str, Any]) -> list[int]:
-    """Real tokens of each sequence of a batch, padded or packed."""
-    if "attention_mask" in inputs:
-        return inputs["attention_mask"].sum(dim=1).tolist()
-    positions = inputs["position_ids"].flatten()
-    starts = (positions == 0).nonzero().flatten()
-    ends = torch.cat([starts[1:], starts.new_tensor([len(positions)])])
-    return (ends - starts).tolist()
 
 
 def hits(logits: Tensor, labels: Tensor) -> Tensor:

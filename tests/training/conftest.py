@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hf_bert_impl.tasks.registry import make_task
-from hf_bert_impl.training import finetuning, pretraining, pretraining_trainer
+from hf_bert_impl.training import finetuning, pretraining
 from hf_bert_impl.training.finetuning import Sources, finetune
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from tests.support.checkpoints import SPECIAL_TOKENS, save_checkpoint
@@ -103,8 +103,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """Neither is the machine measured nor a picture drawn, which take longer than the run."""
-    monkeypatch.setattr(pretraining_trainer, "best_product", lambda *sizes: 100.0)
+    """Draws no picture, which takes longer than the run."""
     monkeypatch.setattr(pretraining, "draw_curves", lambda file, *_: file.write_bytes(b""))
 
 

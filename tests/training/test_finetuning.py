@@ -171,8 +171,20 @@ def test_question_answering_tunes_the_null_threshold(tune, write, sentences):
     assert config.null_score_diff_threshold is None
 
 
+class Heads(transformers.TrainerCallback):
+    """Keeps the sum of each new head's weights."""
+
+    def __init__(self):
+        self.sums = []
+
+    def on_train_begin(self, args, state, control, model, **rest):
+        self.sums.append(model.classifier.weight.sum().item())
+
+
 def test_seeds_are_reproducible_and_spread(run, tmp_path):
-    report = run(seeds=(5, 6, 7), learning_rate=4e-3, batch_size=8)
+    heads = Heads()
+    report = run(seeds=(5, 6, 7), learning_rate=4e-3, batch_size=8, callbacks=[heads])
+    assert len(set(heads.sums)) == 3
     scores = [report["seeds"][seed]["validation"]["accuracy"] for seed in (5, 6, 7)]
     assert report["validation"]["accuracy"] == max(scores)
     assert report["training"]["seed"] == (5, 6, 7)[scores.index(max(scores))]
@@ -361,3 +373,23 @@ def test_class_weights(given, task, labels, rows, expected):
     made.labels = labels
     found = class_weights(given, made, Split([], rows))
     assert (None if found is None else found.tolist()) == (expected and pytest.approx(expected))
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_class_weights_in_the_loss(tiny_bert, tmp_path, several):
+    """As torch weights classes, and the presence of each of several labels."""
+    task, weights = make_task("classification", multi_label=several), torch.tensor([0.5, 3.0])
+    task.labels = ["a", "b"]
+    model = hf_bert_impl.BertForSequenceClassification.from_pretrained(tiny_bert, **task.config())
+    options = FinetuningOptions(str(tiny_bert), tmp_path / "out")
+    split = Split([], [{"input_ids": [1, 2]}])
+    trainer = build_trainer(model, None, task, {"train": split}, options, 5, tmp_path, weights)
+    batch = {"input_ids": torch.tensor([[2, 7, 3], [2, 9, 3], [2, 8, 3]])}
+    batch["labels"] = torch.eye(3)[:, :2] if several else torch.tensor([0, 1, 1])
+    loss, outputs = trainer.compute_loss(model, dict(batch), return_outputs=True)
+    if several:
+        right = torch.nn.BCEWithLogitsLoss(pos_weight=weights)(outputs.logits, batch["labels"])
+    else:
+        logits = outputs.logits
+        right = torch.nn.CrossEntropyLoss(weights, reduction="sum")(logits, batch["labels"]) / 3
+    torch.testing.assert_close(loss, right)

@@ -51,9 +51,9 @@ def test_what_is_written(plain):
     assert sorted(training) == [3, 4, 6, 8]  # every third, and at checkpoints
     names = {"mlm_loss", "mlm_accuracy", "perplexity", "nsp_loss", "nsp_accuracy"}
     for entry in training.values():
-        assert names | {"tokens_per_second", "flop_share", "learning_rate"} <= set(entry)
+        assert names | {"tokens_per_second", "learning_rate"} <= set(entry)
         assert entry["loss"] == pytest.approx(entry["mlm_loss"] + entry["nsp_loss"], rel=0.02)
-        assert entry["tokens_per_second"] > 0 and 0 < entry["flop_share"] < 1
+        assert entry["tokens_per_second"] > 0
     assert [*(run.output / "tensorboard").glob("events*")]
     held_out = {entry["step"] for entry in log if "eval_mlm_loss" in entry}
     assert held_out == {5, 8}
@@ -224,8 +224,8 @@ def poison(monkeypatch, what, step):
 @pytest.mark.parametrize(
     ("what", "words", "accumulation"),
     [
-        ("loss", "the loss of step 7 is (inf|nan)", 1),
-        slow("gradient", "the gradient of step 7 is nan", 3),
+        slow("loss", "the loss of step 7 is (inf|nan)", 1),
+        ("gradient", "the gradient of step 7 is nan", 3),
         slow("weight", "after step 8 bert.*layer.1.output.dense.bias is not finite", 1),
     ],
 )
