@@ -56,30 +56,16 @@ def time_beside(model: PreTrainedModel, other: Callable[..., Any], rounds: int =
     rows = []
     for name, usual in MEASURED.items():
         lengths = scale_lengths(usual, model.config.max_position_embeddings)
-        rows.append(time_case(model, other, Case(name, tuple(lengths), max(lengths)), rounds))
+        case = Case(name, tuple(lengths), max(lengths))
+        batch = make_batch(case, model.config.vocab_size)
+        batch["token_type_ids"] = torch.zeros_like(batch["input_ids"])
+        if type(model).__name__ == "BertForMultipleChoice":
+            batch = {key: value[None] for key, value in batch.items()}
+        calls = (functools.partial(model, **batch), functools.partial(other, batch))
+        with torch.inference_mode():
+            times = in_turns(calls, rounds)
+        ratios = [their / my for my, their in zip(*times, strict=True)]
+        mine, others = (1000 * statistics.median(seconds) for seconds in times)
+        spread = (statistics.median(ratios), min(ratios), max(ratios))
+        rows.append(Timed(name, case.rows, case.tokens, case.padding, mine, others, *spread))
     return rows
-
-
-def time_case(
-    model: PreTrainedModel, other: Callable[..., Any], case: Case, rounds: int = 5
-) -> Timed:
-    """As `time_beside`, on one batch."""
-    batch = make_batch(case, model.config.vocab_size)
-    batch["token_type_ids"] = torch.zeros_like(batch["input_ids"])
-    if type(model).__name__ == "BertForMultipleChoice":
-        batch = {key: value[None] for key, value in batch.items()}
-    calls = (functools.partial(model, **batch), functools.partial(other, batch))
-    with torch.inference_mode():
-        mine, others = in_turns(calls, rounds)
-    ratios = [their / my for my, their in zip(mine, others, strict=True)]
-    return Timed(
-        case.name,
-        case.rows,
-        case.tokens,
-        case.padding,
-        1000 * statistics.median(mine),
-        1000 * statistics.median(others),
-        statistics.median(ratios),
-        min(ratios),
-        max(ratios),
-    )

@@ -6,7 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hf_bert_impl.benchmark.peers import Source
 from hf_bert_impl.measuring import beside, timing
-from hf_bert_impl.measuring.batches import Case, forward_flops
+from hf_bert_impl.measuring.batches import forward_flops
 from hf_bert_impl.parity import reference_model
 
 TINY = Source(random="tiny")
@@ -44,13 +44,13 @@ def test_a_model_beside_another_runner(monkeypatch):
         return [0.002, 0.004, 0.005][:rounds], [0.006, 0.004, 0.01][:rounds]
 
     monkeypatch.setattr(beside, "in_turns", once)
-    batches = []
-    model, case = TINY.load(), Case("x", (5, 13, 2), 13)
-    row = beside.time_case(model, lambda batch: batches.append(batch["attention_mask"]), case, 3)
+    monkeypatch.setattr(beside, "MEASURED", {"x": [5, 13, 2]})
+    masks = []
+    (row,) = beside.time_beside(TINY.load(), lambda b: masks.append(b["attention_mask"]), 3)
     assert (row.rows, row.tokens, row.padding) == (3, 20, 1 - 20 / 39)
     assert (row.model_ms, row.other_ms) == pytest.approx((4, 6))
     assert (row.least, row.ratio, row.greatest) == pytest.approx((1, 2, 3))
-    assert [mask.sum(dim=1).tolist() for mask in batches] == [[5, 13, 2]]
+    assert [mask.sum(dim=1).tolist() for mask in masks] == [[5, 13, 2]]
 
 
 def test_a_lowered_instruction_set_is_called_emulated(monkeypatch):

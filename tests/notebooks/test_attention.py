@@ -1,6 +1,5 @@
 """notebooks/lessons/attention.py against torch's own attention, and its masks."""
 
-import pytest
 import torch
 from torch.nn import functional as F
 
@@ -23,31 +22,6 @@ def test_scaled_dot_product_is_torchs():
     torch.testing.assert_close(ours, F.scaled_dot_product_attention(q, k, v, attn_mask=mask))
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3, 4))
     assert weights[~mask.expand_as(weights)].abs().max() == 0
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_multi_head_attention_is_torchs(masked):
-    torch.manual_seed(0)
-    ours = MultiHeadAttention(12, 3).eval()
-    theirs = torch.nn.MultiheadAttention(12, 3, batch_first=True).eval()
-    with torch.no_grad():
-        parts = (ours.query, ours.key, ours.value)
-        theirs.in_proj_weight.copy_(torch.cat([part.weight for part in parts]))
-        theirs.in_proj_bias.copy_(torch.cat([part.bias for part in parts]))
-        theirs.out_proj.weight.copy_(ours.output.weight)
-        theirs.out_proj.bias.copy_(ours.output.bias)
-    queries, keys = torch.randn(2, 5, 12), torch.randn(2, 7, 12)
-    tokens = torch.tensor([[1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 0, 0, 0, 0]])
-    mask = padding_mask(tokens) if masked else None
-    expected, weights = theirs(
-        queries,
-        keys,
-        keys,
-        key_padding_mask=tokens == 0 if masked else None,
-        average_attn_weights=False,
-    )
-    torch.testing.assert_close(ours(queries, keys, mask), expected)
-    torch.testing.assert_close(ours.weights, weights)
 
 
 def test_additive_scores_are_the_papers_formula():

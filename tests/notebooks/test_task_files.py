@@ -19,11 +19,6 @@ TASKS = {
 
 
 @pytest.fixture
-def without_data(monkeypatch):
-    monkeypatch.delenv(data.VARIABLE, raising=False)
-
-
-@pytest.fixture
 def with_data(monkeypatch, tmp_path):
     """A folder in the form of the real data."""
     folder = tmp_path / "data"
@@ -40,27 +35,21 @@ def with_data(monkeypatch, tmp_path):
     return folder
 
 
-def examples(make, folder, train, dev):
-    files = make(folder, train, dev)
+@pytest.mark.parametrize("is_real", [True, False])
+@pytest.mark.parametrize("make", TASKS, ids=lambda make: make.__name__)
+def test_parts_of_real_data_or_samples(make, is_real, with_data, monkeypatch, tmp_path, capsys):
+    """The same ones each time, of which samples say that they are."""
+    if not is_real:
+        monkeypatch.delenv(data.VARIABLE)
     name, columns = TASKS[make]
-    task = make_task(name, columns)
-    return task.read(files.train), task.read(files.dev)
-
-
-@pytest.mark.parametrize("make", TASKS, ids=lambda make: make.__name__)
-def test_samples_stand_in_for_missing_data(make, without_data, tmp_path, capsys):
-    train, dev = examples(make, tmp_path, 17, 9)
-    assert (len(train), len(dev)) == (17, 9)
-    assert "NOTE: HF_BERT_DATA is not set" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("make", TASKS, ids=lambda make: make.__name__)
-def test_some_of_the_real_data_are_drawn(make, with_data, tmp_path, capsys):
-    train, dev = examples(make, tmp_path, 17, 9)
-    assert 0 < len(train) <= 17 and 0 < len(dev) <= 9
-    assert not capsys.readouterr().out
-    again, _ = examples(make, tmp_path, 17, 9)
-    assert [str(example) for example in train] == [str(example) for example in again]
+    texts = []
+    for _ in range(2):
+        files = make(tmp_path, 17, 9)
+        train, dev = (make_task(name, columns).read(file) for file in (files.train, files.dev))
+        assert 0 < len(train) <= 17 and 0 < len(dev) <= 9
+        texts.append(list(map(str, train)))
+    assert texts[0] == texts[1]
+    assert ("NOTE: HF_BERT_DATA is not set" in capsys.readouterr().out) != is_real
 
 
 def test_a_sentence_holds_the_answer_or_none(with_data, tmp_path):

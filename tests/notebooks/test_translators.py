@@ -9,6 +9,7 @@ from torch import nn
 from lessons.attention import causal_mask
 from lessons.bahdanau import RecurrentTranslator
 from lessons.positions import sinusoids
+from lessons.regularisation import warm_up
 from lessons.search import greedy
 from lessons.transformer import Block, Sizes, Transformer
 from lessons.vocabulary import BEGIN, PAD
@@ -114,3 +115,10 @@ def test_positions_are_the_papers_formula():
     torch.testing.assert_close(products[3, 9], products[20, 26], atol=1e-4, rtol=0)
     with pytest.raises(ValueError, match="odd"):
         sinusoids(4, 7)
+
+
+def test_the_rate_rises_in_a_line_and_falls_by_the_root():
+    rate = warm_up(512, 4000)
+    assert rate(2000) == rate(16000) == pytest.approx(rate(4000) / 2)
+    assert max(range(1, 9000), key=rate) == 4000
+    assert rate(4000) == pytest.approx(512**-0.5 * 4000**-0.5)
