@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from hf_bert_impl.data.pretraining_data import (
     tokenize_documents,
 )
 from hf_bert_impl.data.tokenized_documents import tokenizer_state
+from hf_bert_impl.errors import InputNote
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.atomic import atomic_files
 from hf_bert_impl.files.json_files import write_json
@@ -186,10 +188,20 @@ def _begin(
     """
     settings = run_settings(options, config, tokenizer)
     check_new(options)
+    note_overlap(options)
     if not options.resume and not (options.output / SETTINGS).exists():
         return settings, None
     check_settings(options.output, settings)
     return settings, last_checkpoint(options.output)
+
+
+def note_overlap(options: PretrainingOptions) -> None:
+    """Gives a note for a validation file with the content of a training file."""
+    known = {content_digest([file]) for file in options.files if options.validation}
+    for file in options.validation:
+        if content_digest([file]) in known:
+            note = f"{file} is training text too. Its scores do not show how well the model learns"
+            warnings.warn(note, InputNote, stacklevel=2)
 
 
 def check_new(options: PretrainingOptions) -> None:

@@ -184,6 +184,16 @@ def test_configs(options, tmp_path):
         assert model.bert.embeddings.word_embeddings.padding_idx == config.pad_token_id == 3
 
 
+def test_held_out_text_that_is_trained_on_is_noted(options, place, tmp_path, recwarn):
+    copy, other = tmp_path / "copy.txt", tmp_path / "other.txt"
+    copy.write_bytes((place / "text.txt").read_bytes())
+    write_text(other, 20)
+    held_out = (str(other), str(copy))
+    pretrain(options(max_steps=1, validation=held_out, validation_share=0.0))
+    notes = [str(one.message) for one in recwarn if "is training text too" in str(one.message)]
+    assert [note.split()[0] for note in notes] == [str(copy)]
+
+
 # --- wrong input ---------------------------------------------------------------------------------
 
 
