@@ -98,6 +98,29 @@ def test_bf16_finds_a_layer_that_computes_too_coarsely():
     assert "layer 1" in failed and not {"embeddings", "layer 0"} & failed
 
 
+def test_bf16_finds_small_errors_everywhere():
+    """Below the maximum error of upstream, and above its mean."""
+    precise = torch.randn(3, 5, 40)
+    ours, reference = (precise + 0.05).bfloat16(), precise.bfloat16()
+    reference[1, 2, 3] += 0.1
+    found, expected, exact = (
+        BaseModelOutputWithPooling(last_hidden_state=states)
+        for states in (ours, reference, precise)
+    )
+    report = compare_outputs(found, expected, torch.ones(3, 5), precise=exact)
+    assert [row.note.partition(" 5")[0] for row in report.failures] == ["mean error"]
+
+
+def test_batches_have_every_kind_of_padding():
+    config = random_config(0)
+    batches = parity_batches(random_tokens(config, (3, 9, 5)), config)
+    masks = {case: batches[case]["attention_mask"].tolist() for case in CASES}
+    assert masks["padded right"] == [[1] * n + [0] * (9 - n) for n in (3, 9, 5)]
+    assert masks["padded left"] == [[0] * (9 - n) + [1] * n for n in (3, 9, 5)]
+    assert masks["holes"][1] == [1, 1, 1, 0, 1, 1, 1, 1, 0]
+    assert masks["unpadded"] == [[1] * 5] * 2
+
+
 @pytest.mark.parametrize(("layer", "head"), [(0, 4), (2, 0)])
 def test_a_changed_head_is_named(layer, head):
     ours = tiny()
@@ -140,7 +163,7 @@ def test_only_attended_positions_are_compared():
     other = states.clone()
     other[mask == 0] += 1
     assert not failures(outputs(other))
-    for wrong in (other[1, 2, 3] + 1e-3, math.nan):
+    for wrong in (other[1, 2, 3] + 1e-4, math.nan):
         other[1, 2, 3] = wrong
         assert [name for name, _ in failures(outputs(other))] == ["last_hidden_state"]
     with pytest.raises(ValueError, match="attends to no position"):

@@ -38,6 +38,12 @@ def test_equals_transformers(tiny, backend, text, pair):
     assert len(attention_maps(model, tokenizer, "the " * 21).tokens) == 23  # the longest that fits
 
 
+def test_rows_sum_to_1_in_bfloat16_too(tiny):
+    model, tokenizer = tiny()
+    for layer in attention_maps(model.bfloat16(), tokenizer, "the cat sat .").layers:
+        assert np.abs(layer.weights.sum(axis=-1, dtype=np.float64) - 1).max() < TOLERANCE
+
+
 def test_chosen_layers_and_heads(tiny):
     model, tokenizer = tiny()
     whole = attention_maps(model, tokenizer, "the cat sat .")
