@@ -23,6 +23,7 @@ def test_contestants_take_a_family_checkpoint(name, tmp_path):
         States(side, "float32", source, settings)
         for side in ("upstream-eager", "unchanged", "prepared")
     ]
+    assert sides[0].model.config._attn_implementation == "eager"
     case = sides[0].case("short")
     expected, *ours = (side.result(case) for side in sides)
     assert all((states - expected).abs().max() < 2e-5 for states in ours)

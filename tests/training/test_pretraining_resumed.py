@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import hf_bert_impl
 from hf_bert_impl.training import checkpointing, resumable_trainer
@@ -62,6 +63,8 @@ def test_interrupted_and_resumed(plain, options):
     assert [file.name for file in run.output.glob("checkpoint-*")] == ["checkpoint-8"]
     assert same_weights(whole.output, run.output)
     assert read_log(whole.output) == read_log(run.output)
+    events = EventAccumulator(str(run.output / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("train/mlm_loss")] == [3, 4, 6, 8]
     # And after the last checkpoint.
     (run.output / "model.safetensors").unlink()
     again = pretrain(resumed)
