@@ -97,6 +97,9 @@ def test_what_a_card_says_already_stays(facts, written, tmp_path):
     second = str(written(given))
     assert second.count("## Checked") == second.count("# My model") == 1
     assert "9.0e-06" in second and "1.2e-06" not in second and "text after" in second
+    # Options take precedence.
+    given.options = PushOptions(license="mit")
+    assert written(given).data.license == "mit"
 
 
 def test_figures_of_fine_tuning_become_metadata(facts, written, tmp_path):
