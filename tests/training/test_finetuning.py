@@ -383,7 +383,9 @@ def test_class_weights_in_the_loss(tiny_bert, tmp_path, several):
     model = hf_bert_impl.BertForSequenceClassification.from_pretrained(tiny_bert, **task.config())
     options = FinetuningOptions(str(tiny_bert), tmp_path / "out")
     split = Split([], [{"input_ids": [1, 2]}])
-    trainer = build_trainer(model, None, task, {"train": split}, options, 5, tmp_path, weights)
+    tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(tiny_bert)
+    parts = {"train": split}
+    trainer = build_trainer(model, tokenizer, task, parts, options, 5, tmp_path, weights)
     batch = {"input_ids": torch.tensor([[2, 7, 3], [2, 9, 3], [2, 8, 3]])}
     batch["labels"] = torch.eye(3)[:, :2] if several else torch.tensor([0, 1, 1])
     loss, outputs = trainer.compute_loss(model, dict(batch), return_outputs=True)
