@@ -8,8 +8,9 @@ import functools
 import inspect
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import repeat
 from typing import Any, TypeVar
 
 import torch
@@ -282,37 +283,15 @@ class BertSelfAttention(nn.Module):
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
         """Attention within each sequence of packed tokens: (H, T, d) each, to (T, H, d)."""
-        dropout = self.dropout.p if self.training else 0.0
-        longest: float = LONGEST_PRODUCT
-        if query.dtype is not torch.float32 or not query.is_cpu or layout.is_eager:
-            longest = 0
-        elif dropout:
-            # The fused kernel has none on the CPU, so torch keeps the probabilities as well.
-            longest = math.inf
-        elif torch.is_grad_enabled() and query.requires_grad:
-            longest = 0  # gradients need the probabilities, which the fused kernel does not keep
-        if len(layout.groups) == 1 and layout.groups[0].rows == 1 and not layout.is_eager:
-            # One sequence: no views of its parts, whose time shows.
-            _, queries, keys = layout.groups[0]
-            if keys < queries:
-                key, value = key[:, :keys], value[:, :keys]
-            if 0 < queries <= longest and keys:
-                return attend_product(query, key, value, self.scaling, dropout)
-            if keys:
-                context = nn.functional.scaled_dot_product_attention(
-                    query[None], key[None], value[None], None, dropout, scale=self.scaling
-                )  # (1, H, T, d)
-                return context[0].transpose(0, 1)
-        contexts: list[Tensor] = []
-        parts = zip(*(x.split(layout.sizes, dim=1) for x in (query, key, value)), strict=True)
-        for group, (q, k, v) in zip(layout.groups, parts, strict=True):
-            if not group.keys or group.queries > longest:
-                contexts.append(self._attend_group(q, k, v, group, layout, dropout))
-            else:
-                contexts += attend_rows(q, k, v, group, self.scaling, dropout)
-        if len(contexts) == 1:
-            return contexts[0]
-        return torch.cat(contexts or [query.transpose(0, 1)])
+        return attend_groups(
+            query,
+            key,
+            value,
+            layout.groups,
+            self.scaling,
+            self.dropout.p if self.training else 0.0,
+            attend=functools.partial(self._interface("eager"), self) if layout.is_eager else None,
+        )
 
     def _attend_single(self, query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
         """The same, sequence by sequence, by the same calls whatever the others are.
@@ -333,7 +312,7 @@ class BertSelfAttention(nn.Module):
                         contexts.append(attend_product(part, k, v, self.scaling))
                     else:
                         own = RowGroup(1, part.shape[1], keys)
-                        contexts.append(self._attend_group(part, k, v, own, layout, 0.0))
+                        contexts.append(attend_group(part, k, v, own, self.scaling, 0.0))
         return torch.cat(contexts) if contexts else query.transpose(0, 1)
 
     def _attend_varlen(self, query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
@@ -352,30 +331,6 @@ class BertSelfAttention(nn.Module):
             longest_key,
         )  # scaled by 1/√d; torch 2.10 to 2.13 have no more arguments in common
         return context
-
-    def _attend_group(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        group: RowGroup,
-        layout: Layout,
-        dropout: float,
-    ) -> Tensor:
-        """One group by the backend, (rows · queries, H, d)."""
-        keys = group.keys
-        if not keys:
-            return query.new_zeros(query.transpose(0, 1).shape)  # the softmax has no keys
-        rows = [x.unflatten(1, (group.rows, -1)).transpose(0, 1) for x in (query, key, value)]
-        query, key, value = rows[0], rows[1][:, :, :keys], rows[2][:, :, :keys]  # views
-        if layout.is_eager and layout.route is Route.ROWS:  # "eager" is not steady
-            given = {"dropout": dropout, "scaling": self.scaling}
-            context, _ = self._interface("eager")(self, query, key, value, None, **given)
-        else:  # without the function around it, whose time shows with one sentence
-            context = nn.functional.scaled_dot_product_attention(
-                query, key, value, None, dropout, scale=self.scaling
-            ).transpose(1, 2)
-        return context.flatten(0, 1)  # from (rows, queries, H, d)
 
     def _of_heads(self, mask: Any) -> Any:
         """Takes the heads that are left from a mask of each original head; leaves other masks."""
@@ -518,6 +473,89 @@ def eager_attention_forward(
     return torch.matmul(probabilities, value).transpose(1, 2).contiguous(), probabilities
 
 
+def attend_groups(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    groups: Sequence[RowGroup],
+    scaling: float | None,
+    dropout: float,
+    masks: Sequence[Tensor | None] = (),
+    attend: Callable[..., Any] | None = None,
+) -> Tensor:
+    """Attention within each sequence of packed tokens.
+
+    Args:
+        query: (H, T, d); likewise key and value.
+        groups: The sequences.
+        scaling: 1/√d in BERT; None for that.
+        dropout: Probability of dropping a weight.
+        masks: Of each group, (rows or 1, H or 1, queries, keys), bool or added to the scores; None
+            for no mask.
+        attend: The backend; None for sdpa.
+
+    Returns:
+        (T, H, d).
+    """
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    longest: float = LONGEST_PRODUCT
+    if query.dtype is not torch.float32 or not query.is_cpu or attend is not None:
+        longest = 0
+    elif dropout:
+        # The fused kernel has none on the CPU, so torch keeps the probabilities as well.
+        longest = math.inf
+    elif torch.is_grad_enabled() and query.requires_grad:
+        longest = 0  # gradients need the probabilities, which the fused kernel does not keep
+    keys = groups[0].keys if len(groups) == 1 and groups[0].rows == 1 else 0
+    if keys and attend is None:
+        # One sequence: no views of its parts, whose time shows.
+        mask = masks[0] if masks else None
+        if keys < query.shape[1]:
+            key, value = key[:, :keys], value[:, :keys]
+        if query.shape[1] <= longest and (mask is None or mask.is_floating_point()):
+            bias = None if mask is None else mask[0]
+            return attend_product(query, key, value, scaling, dropout, bias)
+        whole = query[None], key[None], value[None]
+        context = nn.functional.scaled_dot_product_attention(*whole, mask, dropout, scale=scaling)
+        return context[0].transpose(0, 1)
+    contexts: list[Tensor] = []
+    sizes = [group.rows * group.queries for group in groups]
+    parts: Any = zip(*(x.split(sizes, dim=1) for x in (query, key, value)), strict=True)
+    for group, (q, k, v), mask in zip(groups, parts, masks or repeat(None), strict=False):
+        if mask is None and group.keys and group.queries <= longest:
+            contexts += attend_rows(q, k, v, group, scaling, dropout)
+        else:
+            contexts.append(attend_group(q, k, v, group, scaling, dropout, mask, attend))
+    if len(contexts) == 1:
+        return contexts[0]
+    return torch.cat(contexts or [query.transpose(0, 1)])
+
+
+def attend_group(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    group: RowGroup,
+    scaling: float,
+    dropout: float,
+    mask: Tensor | None = None,
+    attend: Callable[..., Any] | None = None,
+) -> Tensor:
+    """One group by the backend, (rows · queries, H, d); arguments as for `attend_groups`."""
+    keys = group.keys
+    if not keys:
+        return query.new_zeros(query.transpose(0, 1).shape)  # the softmax has no keys
+    rows = [x.unflatten(1, (group.rows, -1)).transpose(0, 1) for x in (query, key, value)]
+    query, key, value = rows[0], rows[1][:, :, :keys], rows[2][:, :, :keys]  # views
+    if attend is not None:
+        context, _ = attend(query, key, value, mask, dropout=dropout, scaling=scaling)
+    else:  # without the function around it, whose time shows with one sentence
+        context = nn.functional.scaled_dot_product_attention(
+            query, key, value, mask, dropout, scale=scaling
+        ).transpose(1, 2)
+    return context.flatten(0, 1)  # from (rows, queries, H, d)
+
+
 def attend_rows(
     query: Tensor,
     key: Tensor,
@@ -558,6 +596,7 @@ def attend_product(
     value: Tensor,
     scaling: float,
     dropout: float = 0.0,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Attention without mask by matrix multiplications.
 
@@ -566,14 +605,17 @@ def attend_product(
         key: (H, K, d), K not 0; likewise value.
         scaling: 1/√d in BERT.
         dropout: Probability of dropping a weight.
+        bias: (H, Q, K), added to the scores, or None.
 
     Returns:
         (Q, H, d).
     """
+    added, beta = (NOTHING, 0) if bias is None else (bias, 1)
     if key.shape[1] < SHORTEST_LAST_SOFTMAX and not dropout:
-        scores = torch.baddbmm(NOTHING, key, query.transpose(1, 2), beta=0, alpha=scaling)
+        added = added if bias is None else bias.transpose(1, 2)
+        scores = torch.baddbmm(added, key, query.transpose(1, 2), beta=beta, alpha=scaling)
         return torch.bmm(scores.softmax(dim=1).transpose(1, 2), value).transpose(0, 1)
-    scores = torch.baddbmm(NOTHING, query, key.transpose(1, 2), beta=0, alpha=scaling)
+    scores = torch.baddbmm(added, query, key.transpose(1, 2), beta=beta, alpha=scaling)
     weights = scores.softmax(dim=-1)
     if dropout:
         weights = drop(weights, dropout)

@@ -80,7 +80,7 @@ class Inputs:
             attention_mask = key_mask(config, attention_mask, shape[0])
         lengths = None
         if totals is not None:
-            lengths = _lengths_of_totals(shape, attention_mask, totals, is_unread)
+            lengths = lengths_of_totals(shape, attention_mask, totals, is_unread)
         elif position_ids is not None:
             lengths, position_ids = _of_positions(shape, attention_mask, position_ids, is_unread)
         given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
@@ -217,7 +217,7 @@ _RECORDED = (
 )
 
 
-def _lengths_of_totals(
+def lengths_of_totals(
     shape: tuple[int, int], attention_mask: Any, totals: Tensor, is_unread: bool
 ) -> list[int] | None:
     """Lengths of packed sequences by `cu_seq_lens_q`, (R + 1,); None if values may not be read.

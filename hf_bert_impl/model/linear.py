@@ -50,6 +50,8 @@ TYPICAL_ROWS = 512
 #: Numbers of a weight that are compared in each call: blocks, and the numbers of a block. Few long
 #: blocks: a weight that was copied is not in the CPU's caches, and each block is on another page.
 SAMPLED_BLOCKS, SAMPLED_NUMBERS = 4, 64
+#: The module of the hooks by which transformers records states.
+RECORDER = "transformers.utils.output_capturing"
 #: As torch has it; a patch of the class has another one.
 LAYER_NORM = nn.LayerNorm.forward
 
@@ -213,10 +215,9 @@ class FloatProduct(Product):
         self.multiply = torch.ops.mkldnn._linear_pointwise.default._op
         self.multiply_and_add = torch.ops.mkldnn._linear_pointwise.binary._op
         weight, self.bias = joined(layers)
-        self.parts = (
-            [(layer.weight, layer.bias) for layer in layers] if self.most_rows < math.inf else []
-        )
         self.widths = [layer.out_features for layer in layers]
+        weights: Any = [layer.weight for layer in layers] if self.most_rows < math.inf else []
+        self.parts = list(zip(weights, self.bias.split(self.widths), strict=False))
         if self.most_rows > 0:
             self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, TYPICAL_ROWS)
 
@@ -672,9 +673,13 @@ def _is_amd() -> bool:
 
 
 def is_hooked(module: Any) -> bool:
-    """Whether other code runs where the module is called: a hook, another `forward`."""
+    """Whether other code runs where the module is called: a hook, another `forward`.
+
+    transformers leaves hooks that record states after the first call that asks for them.
+    """
+    hooks = module._forward_hooks
     return bool(
-        module._forward_hooks
+        (hooks and any(getattr(hook, "__module__", "") != RECORDER for hook in hooks.values()))
         or module._forward_pre_hooks
         or module._backward_hooks
         or module._backward_pre_hooks

@@ -194,7 +194,7 @@ class Inside:
         self.states = [vars(module) for module in self.listed]
         # Another `forward` or a compiled call is an attribute more.
         self.sizes = list(map(len, self.states))
-        self.attention = [state for state in self.states if "scaling" in state]
+        self.attention = [state for state in self.states if {"scaling", "config"} <= state.keys()]
         self.slots = [state["_modules"] for state in self.states if state["_modules"]]
         self.contents = list(chain.from_iterable(map(dict.values, self.slots)))
         declared = [(kind, name) for kind in dict.fromkeys(self.types) for name in _names(kind)]
