@@ -3,7 +3,7 @@
     python -m benchmarks.families --threads 1
     python -m benchmarks.families --only mpnet --dtype int8
 
-Weights are random and of the base size. The two take turns in one process.
+Weights are random and of the base size. Both models take turns in one process.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import statistics
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import transformers
@@ -23,14 +23,38 @@ from hf_bert_impl.measuring.batches import make_batch
 from hf_bert_impl.measuring.timing import cpu_name, in_turns
 from hf_bert_impl.tables import console, print_table
 
-BASE = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
-#: By family: the config's class, and its fields where they are not the base size's already.
+BASE = {
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 514,
+    "pad_token_id": 1,
+}
+#: By family: the prefix of its classes, and further fields of the config. The oldest supported
+#: transformers lacks some.
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("Bert", {}),
+    "roberta": ("Roberta", {}),
+    "xlm-roberta": ("XLMRoberta", {}),
+    "camembert": ("Camembert", {}),
+    "electra": ("Electra", {"embedding_size": 768}),
+    "distilbert": ("DistilBert", {}),
+    "mpnet": ("MPNet", {}),
+    "nomic": ("NomicBert", {}),
+    "gte": ("Gte", {}),
+    "jina-v3": ("JinaEmbeddingsV3", {}),
+    "modernbert": (
+        "ModernBert",
+        dict.fromkeys(("cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id"), 2),
+    ),
+    "eurobert": ("EuroBert", {}),
+    "ernie": ("Ernie", {}),
+    "roberta-prelayernorm": ("RobertaPreLayerNorm", {}),
+}
 FAMILIES = {
-    "roberta": ("RobertaConfig", {"max_position_embeddings": 514}),
-    "xlm-roberta": ("XLMRobertaConfig", {"max_position_embeddings": 514}),
-    "electra": ("ElectraConfig", BASE | {"embedding_size": 768}),
-    "distilbert": ("DistilBertConfig", {}),
-    "mpnet": ("MPNetConfig", {"max_position_embeddings": 514}),
+    name: each for name, each in FAMILIES.items() if hasattr(transformers, f"{each[0]}Config")
 }
 CASES = {"32 sentences": ("short", 32), "one sentence": ("sentence", 1)}
 
@@ -46,8 +70,8 @@ def main(
     torch.set_num_threads(threads)
     rows = []
     for family in only.split(","):
-        kind, fields = FAMILIES[family]
-        config = getattr(transformers, kind)(**fields)
+        prefix, fields = FAMILIES[family]
+        config = getattr(transformers, f"{prefix}Config")(**(BASE | fields))
         config.num_hidden_layers = layers or config.num_hidden_layers
         torch.manual_seed(0)
         stock = transformers.AutoModel.from_config(config, trust_remote_code=False).eval()
@@ -67,7 +91,7 @@ def main(
             padding = 1 - real.float().mean().item()
             rows.append([family, name, f"{padding:.0%}", spread, f"{error:.0e}"])
     title = f"{cpu_name()}, {threads} thread(s), {dtype}, {rounds} rounds"
-    columns = ["family", "batch", "padding", "times as fast", "error"]
+    columns = ["family", "batch", "padding", "speed-up", "error"]
     print_table(console(), title, columns, rows, words=(0, 1))
 
 

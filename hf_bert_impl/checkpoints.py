@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_bert_impl.errors import InputError, check_whole, one_line
 from hf_bert_impl.extras import install_remedy
-from hf_bert_impl.head_names import FAMILY_PREFIXES, HEADS, class_of, in_family
+from hf_bert_impl.head_names import BERT_TYPES, HEADS, class_of, in_family, prefix_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -45,7 +45,7 @@ class Checkpoint:
     @property
     def is_bert(self) -> bool:
         """Whether it is a BERT, not another family."""
-        return self.model_type not in FAMILY_PREFIXES
+        return self.model_type in BERT_TYPES
 
     @property
     def folder(self) -> Path | None:
@@ -61,7 +61,7 @@ def open_checkpoint(
     Args:
         model: A folder or a hub id.
         with_tokenizer: Whether a tokenizer is required.
-        any_family: Whether other families that `optimize` supports are allowed.
+        any_family: Whether other encoders of transformers are allowed; loading decides.
 
     Raises:
         ValueError, OSError: The checkpoint does not exist, is not a BERT, or has damaged files.
@@ -123,16 +123,12 @@ def _hub_config(model: str) -> dict[str, Any]:
 
 def _check_kind(config: dict[str, Any], model: str, any_family: bool) -> None:
     kind = config.get("model_type")
-    if any_family and kind in FAMILY_PREFIXES:
-        return
     # The first BERT repositories have no model_type.
-    if kind is None and "num_hidden_layers" in config and "type_vocab_size" in config:
+    is_known = kind is not None or ("num_hidden_layers" in config and "type_vocab_size" in config)
+    if is_known and (kind in BERT_TYPES or (any_family and prefix_of(kind) is not None)):
         return
-    if kind not in ("bert", "hf_bert_impl"):
-        supported = ", ".join(("bert", *(FAMILY_PREFIXES if any_family else ())))
-        raise InputError(
-            f"{model} has model_type {kind!r}. Supported: {supported}. Use another model."
-        )
+    supported = "bert" + ", and encoders of transformers" * any_family
+    raise InputError(f"{model} has model_type {kind!r}. Supported: {supported}. Use another model.")
 
 
 def class_name(checkpoint: Checkpoint, head: str | None = None) -> str:

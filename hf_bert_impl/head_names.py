@@ -1,4 +1,4 @@
-"""Names of heads and families; without imports, so that the command line starts fast."""
+"""Names of heads and families; imports nothing for BERT, so that the command line starts fast."""
 
 from hf_bert_impl.errors import InputError
 
@@ -14,16 +14,8 @@ HEADS = {
     "token-classification": "BertForTokenClassification",
     "question-answering": "BertForQuestionAnswering",
 }
-#: `model_type` of the families that `optimize` supports to the prefix of their classes.
-FAMILY_PREFIXES = {
-    "roberta": "Roberta",
-    "xlm-roberta": "XLMRoberta",
-    "camembert": "Camembert",
-    "data2vec-text": "Data2VecText",
-    "electra": "Electra",
-    "distilbert": "DistilBert",
-    "mpnet": "MPNet",
-}
+#: `model_type` of BERT, with None in the first checkpoints.
+BERT_TYPES = (None, "bert", "hf_bert_impl")
 
 
 def class_of(head: str) -> str:
@@ -34,7 +26,16 @@ def class_of(head: str) -> str:
     return name
 
 
+def prefix_of(model_type: object) -> str | None:
+    """The prefix of a family's class names, such as "Roberta"; None if transformers has none."""
+    if model_type in BERT_TYPES:
+        return "Bert"
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    name: str | None = CONFIG_MAPPING_NAMES.get(str(model_type))
+    return None if name is None else name.removesuffix("Config")
+
+
 def in_family(name: str, model_type: object) -> str:
-    """The name of BERT's class `name` in a family."""
-    prefix = FAMILY_PREFIXES.get(str(model_type), "Bert")
-    return prefix + name.removeprefix("Bert")
+    """The name of BERT's class `name` in a family; of BERT for unknown families."""
+    return (prefix_of(model_type) or "Bert") + name.removeprefix("Bert")

@@ -1,4 +1,4 @@
-"""`optimize`: makes a loaded BERT, or a similar model, fast in place."""
+"""`optimize`: makes a loaded encoder fast in place."""
 
 import sys
 from collections.abc import Iterator
@@ -9,14 +9,14 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from hf_bert_impl import in_place
-from hf_bert_impl.encoders.forward import has_forward, remove
+from hf_bert_impl.encoders.forward import check_forwards, remove
 from hf_bert_impl.encoders.probe import probe
 from hf_bert_impl.encoders.weights import prepare, prepared_for, restore_weights
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.packed_loop import use_own_loop, use_packed_loop
 from hf_bert_impl.inference.sparse_encoder import SpladeFold, splade_folds
 from hf_bert_impl.model.linear import type_name
+from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
 from hf_bert_impl.model.preparing import check_dtype, check_weights
 
 logger = logging.get_logger(__name__)
@@ -28,11 +28,11 @@ DEPTH = 3
 def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
     """Makes a loaded BERT, or another encoder, compute without padding and with packed weights.
 
-    Every stock BERT in `model` gets this package's classes and is prepared for inference
-    (`BertPreTrainedModel.prepare_for_inference`); objects and weights stay the same. Other encoders
-    of transformers keep their classes, with another `forward` (`encoders.forward.Forward`), if a
-    few random tokens show that it gives the same outputs. An encoder that differs stays as it is,
-    with a warning. sentence-transformers then batches by tokens, unless a call sets `batch_size`. A
+    Every BERT of this package in `model` is prepared for inference
+    (`BertPreTrainedModel.prepare_for_inference`). Encoders of transformers keep their objects and
+    weights, with another `forward` (`encoders.forward.Forward`), if a few random tokens show that
+    it gives the same outputs. An encoder that differs stays as it is, with a warning.
+    sentence-transformers then batches by tokens, unless a call sets `batch_size`. A
     `SparseEncoder` does not store the scores of all tokens (`splade_vectors`).
 
     Results equal stock's within rounding at attended positions (1e-5 in float32); states at padding
@@ -107,7 +107,7 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
 
 
 def restore(model: Holder) -> Holder:
-    """Undoes `optimize`: the objects get their own classes again; trained weights stay.
+    """Undoes `optimize`; trained weights stay.
 
     Args:
         model: The argument of `optimize`.
@@ -116,7 +116,7 @@ def restore(model: Holder) -> Holder:
         `model` itself.
 
     Raises:
-        InputError: A BERT has a wrapped forward, for example by accelerate.
+        InputError: An encoder has a wrapped forward, for example by accelerate.
     """
     modules = list(_modules(model))
     for encoder in _sentence_models(modules):
@@ -133,22 +133,14 @@ def restore(model: Holder) -> Holder:
 def _take(bert: Any) -> str | None:
     """Makes an encoder compute packed rows, or gives the reason why it cannot."""
     check_weights(bert)
-    if not in_place.is_bert(bert) or has_forward(bert):
-        return probe(bert)
-    try:
-        pairs = in_place.check(bert)
-    except InputError:  # its own modules would be lost; so they compute packed rows
-        return probe(bert)
-    in_place.convert(bert, pairs)
-    return None
+    return None if isinstance(bert, BertPreTrainedModel) else probe(bert)
 
 
 def _give_back(bert: Any) -> None:
     """Undoes `_take` and `prepare`."""
-    in_place.check_forwards(bert)
+    check_forwards(bert)
     restore_weights(bert)
     remove(bert)
-    in_place.revert(bert)
 
 
 def _modules(holder: Any) -> Iterator[nn.Module]:

@@ -17,7 +17,7 @@ FLOORS = (
     ("files",),
     ("checkpoint_files", "model", "tokenization_bert"),
     ("data", "encoders", "inference", "measuring"),
-    ("auto", "in_place", "optimization", "text_encoder"),
+    ("auto", "optimization", "text_encoder"),
     ("checkpoints", "parity", "tasks", "training", "visualization"),
     ("conversion", "hub", "export"),
     ("benchmark", "distributed"),

@@ -9,25 +9,27 @@ Notation: B batch, S sequence, T computed tokens, N tokens of packed texts, D hi
 """
 
 import inspect
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import replace
 from functools import partial
 from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import ModelOutput
 
 from hf_bert_impl.encoders.inside import StockInside, is_transformed
-from hf_bert_impl.encoders.rows import ROWS, Group, NotByRows, Rows
+from hf_bert_impl.encoders.rows import ROWS, NotByRows, Rows
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.model.configuration_bert import BertConfig
-from hf_bert_impl.model.inputs import TOTALS, Inputs
-from hf_bert_impl.model.layout import Encoded
+from hf_bert_impl.model.inputs import TOTALS, Inputs, lengths_of_totals
+from hf_bert_impl.model.layout import Encoded, Layout, plan
 from hf_bert_impl.model.linear import computed_by
 from hf_bert_impl.model.losses import IGNORE_INDEX
-from hf_bert_impl.model.route import why_watched
+from hf_bert_impl.model.route import Route, why_watched
 
 #: The argument for positions that extend a multi-vector query: they are read, though masked.
 EXPANSIONS = "query_expansion_positions"
@@ -79,6 +81,8 @@ class Forward:
         self.reads = BY_ROWS
         #: False computes all tokens by stock's `forward`.
         self.skips_padding = True
+        #: Linear layers that get the same states, by the module that holds them: their names.
+        self.together: list[tuple[nn.Module, tuple[str, ...]]] = []
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -109,7 +113,7 @@ class Forward:
         if self.is_bare and (states := _states.get()) is not None:
             return BaseModelOutput(last_hidden_state=states)
         reason = self.inside.why_stock()
-        with computed_by(self.inside.products(self.inside.root)):
+        with computed_by(self.inside.layers()):
             rows = ROWS.get()
             if rows is not None:  # of the head that calls this bare model
                 return self._in_rows(rows, given)
@@ -123,16 +127,19 @@ class Forward:
         if reading is not None and reading.reads_all:
             reason = "a head that reads padding"
         reason = reason or self.why_stock(given)
+        lengths = None
         if totals is not None:
-            return self._packed(given, lengths_of(totals, given), reason)
-        needs_stock = reason is not None
-        if self.reads == BY_ROWS and not needs_stock:
+            lengths = lengths_of_totals(tuple(_source(given).shape[:2]), None, totals, False)
+            given.pop("attention_mask", None)
+        if self.reads == BY_ROWS and reason is None:
             try:
-                output = self.by_rows(given, expansions)
+                output = self.by_rows(given, lengths, expansions)
             except NotByRows:
                 output = None
             if output is not None:
                 return output
+        if lengths is not None:
+            return self._spread(given, lengths)
         if self.is_bare:
             if getattr(self.bare.config, "batch_invariant", False):
                 raise InputError(
@@ -140,7 +147,8 @@ class Forward:
                     "Leave it out, or set batch_invariant=False."
                 )
             return self.stock(**given)
-        token = _reading.set(Reading(needs_stock or self.reads == BY_ALL, given.get("labels")))
+        reads_all = reason is not None or self.reads == BY_ALL
+        token = _reading.set(Reading(reads_all, given.get("labels")))
         try:
             return self.stock(**given)
         finally:
@@ -155,7 +163,7 @@ class Forward:
         if self.reads != BY_ROWS:  # the bare model decides
             return "labels of whole rows" if "start_positions" in given and labels else None
         ids, mask = given.get("input_ids"), given.get("attention_mask")
-        source: Any = given.get("inputs_embeds") if ids is None else ids
+        source = _source(given)
         if not isinstance(source, Tensor) or source.ndim != (3 if ids is None else 2):
             return "its input"
         shape, config = source.shape[:2], self.bare.config
@@ -178,170 +186,190 @@ class Forward:
             reason = why_watched(self.bare) or vars(self.bare)["forward"].inside.why_stock()
         return reason
 
-    def _plan(
-        self, given: dict[str, Any], expansions: Tensor | None
-    ) -> tuple[Rows, Tensor | None] | None:
-        """The rows of a padded batch, and (B, S) bool for states that are zeros, if any."""
-        ids, mask = given.get("input_ids"), given.get("attention_mask")
-        source = given["inputs_embeds"] if ids is None else ids
-        if mask is None or bool((is_attended := mask.to(source.device) != 0).all()):
-            count, length = source.shape[:2]
-            return Rows((count, length), [Group(count, 0, length)]), None
-        reading, labels = _reading.get(), given.get("labels")
-        padding = getattr(self.bare.config, "pad_token_id", None)
-        # As in our BERT, a masked token that is no pad token has stock's states.
-        if ids is None or padding is None:
-            required = torch.zeros_like(is_attended)
-        else:
-            required = ids != padding
-        if reading is not None:
-            labels = reading.labels
-        if expansions is not None:
-            required |= expansions.to(source.device) != 0
-        if labels is not None and labels.shape == required.shape:
-            required |= labels.to(source.device) != IGNORE_INDEX
-        zeros = None
-        if reading is not None or getattr(self.bare, "pooler", None) is not None:
-            if reading is None and not bool(is_attended[:, 0].all()):
-                zeros = ~(is_attended | required)
-            required[:, 0] = True
-        rows = Rows.of_mask(is_attended, required)
-        return None if rows is None else (rows, zeros)
-
-    def by_rows(self, given: dict[str, Any], expansions: Tensor | None = None) -> Any:
-        """The output of a padded call by packed rows; None if a sequence has no tokens."""
-        planned = self._plan(given, expansions)
-        return None if planned is None else self._by_rows(*planned, given)
-
-    def _by_rows(self, rows: Rows, zeros: Tensor | None, given: dict[str, Any]) -> Any:
-        """The padded output of a call that packed rows compute.
+    def by_rows(
+        self,
+        given: dict[str, Any],
+        lengths: list[int] | None = None,
+        expansions: Tensor | None = None,
+    ) -> Any:
+        """The output of a call by packed rows; None if a sequence has no tokens.
 
         Args:
-            rows: The rows.
-            zeros: (B, S) bool, tokens that were computed to be pooled only; None if none.
             given: The arguments of stock's `forward`.
+            lengths: Of packed texts.
+            expansions: (B, S), not zero where a masked token is read.
         """
-        returns_dict = given.get("return_dict")
+        given = dict(given)
+        returns_dict = given.pop("return_dict", None)
         if returns_dict is None:
             returns_dict = self.model.config.return_dict
         if not getattr(self.bare.config, "batch_invariant", False):
-            output = self.run(rows, given)
+            output = self._by_rows(given, lengths, expansions)
         elif self.is_bare and _reading.get() is None:
-            rows, output = self._run_apart(rows, given)
+            output = self._apart(given, lengths, expansions)
         else:
             raise InputError(
                 "batch_invariant=True cannot be used with a head of transformers. Compute one text "
                 "per call, or set batch_invariant=False."
             )
-        if rows.index is not None:
-            pooled = output.get("pooler_output")
-            if pooled is not None:
-                states = rows.pad(output.last_hidden_state)
-                first = states[:, :1] if rows.firsts is None else states[0, rows.firsts][:, None]
-                pooled = self.bare.pooler(first)
-            for name, value in output.items():
-                output[name] = _padded(rows, zeros, value)
-            if pooled is not None:
-                output["pooler_output"] = pooled
-        return output if returns_dict else output.to_tuple()
+        return output if returns_dict or output is None else output.to_tuple()
 
-    def _run_apart(self, rows: Rows, given: dict[str, Any]) -> tuple[Rows, Any]:
-        """Computes each sequence alone, so that its bits do not depend on the batch."""
-        parts = rows.apart()
-        outputs = [self.run(part, given) for part in parts]
-        whole = replace(rows, index=torch.cat([part.index for part in parts]))  # type: ignore[misc]
-        output = outputs[0]
-        for name, value in output.items():
-            values = [one[name] for one in outputs]
-            if isinstance(value, tuple):
-                output[name] = tuple(torch.cat(layer, 1) for layer in zip(*values, strict=True))
-            elif name != "pooler_output":
-                output[name] = torch.cat(values, 1)
-        return whole, output
-
-    def run(self, rows: Rows, given: dict[str, Any]) -> Any:
-        """Stock's output for packed rows: (1, T, …) for each token."""
-        rows = replace(rows, positions=self._positions(rows, given))
+    def _by_rows(
+        self, given: dict[str, Any], lengths: list[int] | None, expansions: Tensor | None
+    ) -> Any:
+        layout = self._plan(given, lengths, expansions)
+        if layout is None:
+            return None
+        if layout.spare and any(given.get(name) is not None for name in LABELS):
+            _drop_spare(layout)  # a loss would count it
+        rows = Rows(layout, self._positions(layout, given))
+        if self.is_bare:  # `_in_rows` gives another one
+            given.pop("attention_mask", None)
         picked = {}
         for name, value in given.items():
-            if isinstance(value, Tensor) and value.shape[:2] in (rows.shape, (1, rows.shape[1])):
-                value = rows.pick(value.expand(*rows.shape, *value.shape[2:]))
+            if isinstance(value, Tensor) and value.shape[:2] in (
+                layout.shape,
+                (1, layout.shape[1]),
+            ):
+                value = layout.unpad(value)[None]
             picked[name] = value
         token = ROWS.set(rows)
         try:
-            return self._in_rows(rows, picked | {"return_dict": True})
+            output = self._in_rows(rows, picked | {"return_dict": True})
         finally:
             ROWS.reset(token)
+        pooled, first = output.get("pooler_output"), layout.first_token
+        if pooled is not None and (first is not None or layout.shape[0] > 1):
+            states = output.last_hidden_state
+            starts = layout.pad(states[0]) if first is None else states[0, first][:, None]
+            output["pooler_output"] = self.bare.pooler(starts)
+        shape = (1, layout.tokens + layout.spare)
+
+        def pad(value: Tensor) -> Tensor:
+            return layout.pad(value[0]) if value.shape[:2] == shape else value
+
+        for name, value in output.items():
+            if name != "pooler_output":
+                output[name] = _each(pad, value)
+        return output
+
+    def _plan(
+        self, given: dict[str, Any], lengths: list[int] | None, expansions: Tensor | None
+    ) -> Layout | None:
+        """The computed tokens of a batch, or None if a sequence has none."""
+        ids, mask = given.get("input_ids"), given.get("attention_mask")
+        source = _source(given)
+        shape, device = (source.shape[0], source.shape[1]), source.device
+        wanted: dict[str, Any] = {"first_token": True}
+        mask = None if mask is None else mask.to(device) != 0
+        has_padding = mask is not None and not bool(mask.all())
+        if mask is not None and has_padding:
+            reading, labels = _reading.get(), given.get("labels")
+            if reading is not None:
+                labels = reading.labels
+            required = torch.zeros_like(mask)
+            if reading is not None:
+                required[:, 0] = True
+            if expansions is not None:
+                required |= expansions.to(device) != 0
+            if labels is not None and labels.shape == shape:
+                required |= labels.to(device) != IGNORE_INDEX
+            padding = getattr(self.bare.config, "pad_token_id", None)
+            # As in our BERT, a masked token that is no pad token has stock's states.
+            others = None if ids is None or padding is None else ids - padding
+            has_pooler = self.is_bare and getattr(self.bare, "pooler", None) is not None
+            wanted = {"required": required, "not_padding": others}
+            wanted["first_token"] = has_pooler or reading is not None
+        inputs = Inputs(None, mask, None, None, None, shape, device, False, lengths)
+        inputs.has_padding = has_padding
+        layout = plan(inputs, Route.ROWS, is_eager=True, **wanted)
+        return layout if layout.route is Route.ROWS else None
+
+    def _apart(
+        self, given: dict[str, Any], lengths: list[int] | None, expansions: Tensor | None
+    ) -> Any:
+        """Computes each sequence alone, so that its bits do not depend on the batch."""
+        given = given | {EXPANSIONS: expansions}
+        shape = _source(given).shape[:2]
+        sizes, dim = (lengths, 1) if lengths else ([1] * shape[0], 0)
+        columns = {
+            name: value.expand(*shape, *value.shape[2:]).split(sizes, dim)
+            if _has_tokens(value, shape)
+            else [value] * len(sizes)
+            for name, value in given.items()
+        }
+        outputs = []
+        for values in zip(*columns.values(), strict=True):
+            one = dict(zip(columns, values, strict=True))
+            expansions = one.pop(EXPANSIONS)
+            outputs.append(self._by_rows(one, None, expansions))
+        if any(output is None for output in outputs):
+            return None
+
+        whole = outputs[0]
+        for name in whole:
+            parts = [output[name] for output in outputs]
+            whole[name] = _joined(parts, 0 if name == "pooler_output" else dim)
+        return whole
 
     def _in_rows(self, rows: Rows, given: dict[str, Any]) -> Any:
         """Stock's `forward` on packed rows, at their positions."""
         if self.is_bare:
-            source = given.get("input_ids")
-            source = given["inputs_embeds"] if source is None else source
             # Masks of four dimensions go to the attention function as they are. NaN shows a module
             # that reads the mask in another way.
-            given["attention_mask"] = torch.full(self.mask_shape, torch.nan, device=source.device)
+            device = rows.layout.device
+            given["attention_mask"] = torch.full(self.mask_shape, torch.nan, device=device)
             if rows.positions is not None and "position_ids" in self.names:
                 given["position_ids"] = rows.positions
         elif rows.positions is not None:
             given.pop("position_ids", None)
         return self.stock(**given)
 
-    def _positions(self, rows: Rows, given: dict[str, Any]) -> Tensor | None:
+    def _positions(self, layout: Layout, given: dict[str, Any]) -> Tensor | None:
         """(1, T) positions as the model counts them in the padded batch; None for its own."""
         places, ids = given.get("position_ids"), given.get("input_ids")
         if places is not None:
-            return rows.pick(places.expand(rows.shape))
-        if rows.index is None or rows.columns is None:
+            rows: Tensor = layout.unpad(places)
+            return rows[None]
+        column = layout.column
+        if column is None and layout.spare:  # one sequence
+            column = torch.arange(layout.tokens, device=layout.device)
+            column = nn.functional.pad(column, (0, layout.spare))
+        if column is None:
             return None
-        padding = counts_from(self.bare)
+        padding = vars(self.bare)["forward"].inside.counts_from
         if padding is None:
-            return rows.columns[None]
+            return column[None]
         if ids is None:
-            return rows.columns[None] + padding + 1
+            return column[None] + padding + 1
         is_token = ids.ne(padding).long()
-        count = is_token.cumsum(1)
-        if rows.firsts is not None:
-            before = (count - is_token)[0, rows.firsts]
-            sizes = rows.firsts.diff(append=rows.firsts.new_tensor([rows.shape[1]]))
-            count = count - before.repeat_interleave(sizes)
-        return rows.pick(count * is_token + padding)
+        if layout.order:  # of packed texts, each counts its own
+            is_token = layout.unpad(is_token.view(layout.shape))
+            count = is_token.cumsum(0)
+            begin = torch.arange(len(count), device=layout.device) - column
+            count = count - (count - is_token)[begin]
+        else:
+            count, is_token = layout.unpad(is_token.cumsum(1)), layout.unpad(is_token)
+        return (count * is_token + padding)[None]
 
-    def _packed(self, given: dict[str, Any], lengths: list[int], reason: str | None) -> Any:
-        """The output of packed texts: (1, N, …) for each token, (texts, …) for others."""
-        device = next(
-            given[name] for name in ("input_ids", "inputs_embeds") if given.get(name) is not None
-        ).device
-        given.pop("attention_mask", None)
-        if self.reads == BY_ROWS and reason is None:
-            return self._by_rows(Rows.of_lengths(lengths, device), None, given)
-        shape = (len(lengths), max(lengths))
-        mask = torch.arange(shape[1], device=device) < torch.tensor(lengths, device=device)[:, None]
-        index = mask.flatten().nonzero()[:, 0]
-        spread = {"attention_mask": mask.long()}
-        for name, value in given.items():
-            if isinstance(value, Tensor) and value.shape[:2] == (1, sum(lengths)):
-                fill = IGNORE_INDEX if name == "labels" else 0
-                padded = value.new_full((mask.numel(), *value.shape[2:]), fill)
-                value = padded.index_copy(0, index, value[0]).unflatten(0, shape)
-            spread[name] = value
-        output = self(**spread)
-        rows = Rows(shape, [], index)
+    def _spread(self, given: dict[str, Any], lengths: list[int]) -> Any:
+        """The output of packed texts, (1, N, …) for each token, by a call of a padded batch."""
 
-        def pick(value: Any) -> Any:
-            if isinstance(value, tuple):
-                return tuple(map(pick, value))
-            return (
-                rows.pick(value)
-                if isinstance(value, Tensor) and value.shape[:2] == shape
-                else value
-            )
+        def pad(value: Any, fill: int = 0) -> Any:
+            if not isinstance(value, Tensor) or value.shape[:2] != (1, sum(lengths)):
+                return value
+            return pad_sequence(value[0].split(lengths), batch_first=True, padding_value=fill)
 
-        if isinstance(output, tuple):
-            return pick(output)
-        for name, value in output.items():
-            output[name] = pick(value)
-        return output
+        spread = {
+            name: pad(value, IGNORE_INDEX if name == "labels" else 0)
+            for name, value in given.items()
+        }
+        source = _source(given)
+        mask = pad(torch.ones(source.shape[:2], dtype=torch.long, device=source.device))
+        return _each(
+            lambda value: value[mask != 0][None] if value.shape[:2] == mask.shape else value,
+            self(**spread, attention_mask=mask),
+        )
 
 
 class MaskedLM:
@@ -373,7 +401,7 @@ class MaskedLM:
         token = _states.set(states[None])
         try:
             ids = torch.zeros(1, len(states), dtype=torch.long, device=states.device)
-            with computed_by(forward.inside.products(forward.inside.root)):
+            with computed_by(forward.inside.layers()):
                 scores: Tensor = forward.stock(ids, return_dict=True).logits[0]
             return scores
         finally:
@@ -385,43 +413,45 @@ def is_masked_lm(model: nn.Module) -> bool:
     return has_forward(model) and type(model).__name__.endswith("ForMaskedLM")
 
 
-def _padded(rows: Rows, zeros: Tensor | None, value: Any) -> Any:
-    """An output of packed rows in the padded form, if it has a value for each token."""
-    if isinstance(value, tuple):
-        return tuple(_padded(rows, zeros, one) for one in value)
-    if not isinstance(value, Tensor) or value.shape[:2] != (1, len(rows.index)):  # type: ignore[arg-type]
-        return value
-    value = rows.pad(value)
-    return (
-        value
-        if zeros is None
-        else value.masked_fill(zeros.view(*zeros.shape, *[1] * (value.ndim - 2)), 0)
-    )
+def _drop_spare(layout: Layout) -> None:
+    """Removes the spare rows of a layout."""
+    last = layout.groups[-1]
+    layout.groups = (*layout.groups[:-1], last._replace(queries=last.queries - layout.spare))
+    vars(layout).pop("sizes", None)
+    for name in ("token_index", "column", "visible"):
+        value = getattr(layout, name)
+        setattr(layout, name, None if value is None else value[: -layout.spare])
+    layout.spare = 0
 
 
-def counts_from(bare: Any) -> int | None:
-    """The position of padding where positions count tokens, as fairseq does; None for columns."""
-    for path, module in bare.named_modules():
-        if path.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-            return module.padding_idx
-    return None
-
-
-def lengths_of(totals: Tensor, given: dict[str, Any]) -> list[int]:
-    """The lengths of packed texts.
-
-    Raises:
-        InputError: The totals do not fit the row.
-    """
+def _source(given: dict[str, Any]) -> Any:
+    """The ids of a call, or the embeddings in their place."""
     ids = given.get("input_ids")
-    shape = tuple((given["inputs_embeds"] if ids is None else ids).shape[:2])
-    lengths: list[int] = totals.diff().tolist()
-    if shape != (1, sum(lengths)) or min(lengths, default=0) < 1:
-        raise InputError(
-            f"`cu_seq_lens_q` is for texts of {lengths} tokens, and the input has the shape "
-            f"{shape}. Use one row with all texts, none of them empty."
-        )
-    return lengths
+    return given.get("inputs_embeds") if ids is None else ids
+
+
+def _has_tokens(value: Any, shape: tuple[int, ...]) -> bool:
+    """Whether an argument has a value for each token of (B, S), or of (1, S) for all rows."""
+    return isinstance(value, Tensor) and value.shape[:2] in (shape, (1, shape[1]))
+
+
+def _each(convert: Callable[[Tensor], Tensor], output: Any) -> Any:
+    """Converts the tensors of an output."""
+    if isinstance(output, Tensor):
+        return convert(output)
+    if isinstance(output, tuple):
+        return tuple(_each(convert, value) for value in output)
+    if isinstance(output, ModelOutput):
+        for name, value in output.items():
+            output[name] = _each(convert, value)
+    return output
+
+
+def _joined(parts: Sequence[Any], dim: int) -> Any:
+    """The outputs of texts, end to end."""
+    if isinstance(parts[0], tuple):
+        return tuple(_joined(values, dim) for values in zip(*parts, strict=True))
+    return None if parts[0] is None else torch.cat(tuple(parts), dim)
 
 
 # --- replacing forwards of stock models ----------------------------------------------------------
@@ -446,6 +476,19 @@ def put_in_place(model: Any, forward: Forward) -> None:
         mpnet.exchange(model)
     vars(model)["forward"] = forward
     vars(model)[_REPLICATE] = partial(_replicate, model)
+
+
+def check_forwards(model: nn.Module) -> None:
+    """Raises InputError if code around a model's `Forward` would be left by `remove`."""
+    for path, module in model.named_modules():
+        forward = vars(module).get("forward")
+        if _REPLICATE in vars(module) and not isinstance(
+            getattr(forward, "__func__", forward), Forward
+        ):
+            raise InputError(
+                f"{path or 'The model'} has a wrapped forward. Unwrap it before restore, e.g. with "
+                "accelerator.unwrap_model(model, keep_fp32_wrapper=False)."
+            )
 
 
 def remove(model: nn.Module) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder, MPNetSelfAttention
 
-from hf_bert_impl.encoders.rows import ROWS, Group, by_groups
+from hf_bert_impl.encoders.rows import ROWS, by_groups
 
 
 class RowsEncoder(MPNetEncoder):
@@ -28,19 +28,18 @@ class RowsSelfAttention(MPNetSelfAttention):
         if rows is None:
             return super().forward(hidden_states, *args, **kwargs)
 
-        def bias(start: int, group: Group) -> Tensor:
-            if ("bias", start) not in rows.shared:
-                encoder, distances = self.encoder, rows.distances(start, group)
-                buckets = encoder.relative_position_bucket(distances.to(hidden_states.device))
-                values = encoder.relative_attention_bias(buckets).movedim(-1, 1)  # (count, H, q, k)
-                rows.shared["bias", start] = values
-            return rows.shared["bias", start]
+        def bias(distances: Tensor) -> Tensor:
+            encoder = self.encoder
+            buckets = encoder.relative_position_bucket(distances.to(hidden_states.device))
+            values: Tensor = encoder.relative_attention_bias(buckets)
+            return values.movedim(-1, 1).contiguous()  # (rows or 1, H, q, k)
 
         shape = (*hidden_states.shape[:-1], -1, self.attention_head_size)
         layers = (self.q, self.k, self.v)
         query, key, value = (layer(hidden_states).view(shape).transpose(1, 2) for layer in layers)
+        biases = rows.by_group("bias", bias)
         dropout = self.dropout.p if self.training else 0.0
-        context = by_groups(rows, query, key, value, bias, None, dropout)
+        context = by_groups(rows, query, key, value, biases, None, dropout)
         return (self.o(context.flatten(-2)),)
 
 

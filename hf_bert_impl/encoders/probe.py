@@ -1,7 +1,7 @@
 """Finds encoders in a model, and proves on a few tokens that packed rows compute them."""
 
 import sys
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,18 +9,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.activations import GELUActivation
 
 from hf_bert_impl.encoders.forward import (
     BY_ALL,
     BY_FIRST,
     BY_ROWS,
     Forward,
-    counts_from,
     has_forward,
     put_in_place,
     remove,
 )
+from hf_bert_impl.encoders.inside import (
+    FollowingGelu,
+    PackedLinear,
+    activated,
+    counts_from,
+    shares,
+)
 from hf_bert_impl.encoders.rows import NotByRows
+from hf_bert_impl.model.linear import FloatProduct, computed_by, has_onednn
 
 #: Tokens of the probe: more than a window.
 TOKENS = 7
@@ -84,7 +92,70 @@ def probe(model: Any) -> str | None:
             else:
                 remove(model)
                 return reason
+            if forward.is_bare and has_onednn() and model.device.type == "cpu":
+                _fuse(forward, batch, expected)
     return None
+
+
+def _fuse(forward: Forward, batch: dict[str, Tensor], expected: Any) -> None:
+    """Computes layers of a bare model together that get the same states, and GELUs with the layer.
+
+    The model's own `forward` shows which: an activation has to get the very output of a layer.
+    """
+    together, following = _observed(forward, batch)
+    products: dict[Any, Any] = {}
+    for holder, names in together:
+        layers: Any = [holder._modules[name] for name in names]
+        products |= shares(FloatProduct(layers, 0, 0), layers)
+    for gelu, holder, name in following:
+        layer: Any = holder._modules[name]
+        gelu.__class__, vars(gelu)["after"] = FollowingGelu, name
+        if layer not in products:
+            products[layer] = FloatProduct([layer], 0, 0)
+    products |= activated(products, forward.bare.modules())
+    with computed_by(products):
+        reason = _difference(forward, batch, expected)
+    if reason is None:
+        forward.together = together
+        return
+    for gelu, _, _ in following:
+        gelu.__class__ = GELUActivation
+        del vars(gelu)["after"]
+
+
+def _observed(forward: Forward, batch: dict[str, Tensor]) -> tuple[list[Any], list[Any]]:
+    """Layers of a module that get the same states, and GELUs that get a layer's output."""
+    bare = forward.bare
+    holders = {
+        child: (module, name)
+        for module in bare.modules()
+        for name, child in module._modules.items()
+    }
+    calls: list[tuple[nn.Module, Tensor, Tensor]] = []
+
+    def note(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        calls.append((module, *inputs, output))
+
+    for part in bare.modules():
+        if type(part) in (PackedLinear, GELUActivation):
+            part.register_forward_hook(note)  # `_quiet` removes it
+    forward.stock(**batch)
+    groups: dict[Any, list[str]] = {}
+    following = []
+    for number, (part, states, _) in enumerate(calls):
+        holder, name = holders[part]
+        if type(part) is PackedLinear:
+            groups.setdefault((holder, id(states)), []).append(name)
+            continue
+        before, _, output = calls[number - 1]
+        if number and output is states and holders[before][0] is holder:
+            following.append((part, holder, holders[before][1]))
+    counts = Counter(part for part, _, _ in calls)
+    shared = [(holder, tuple(names)) for (holder, _), names in groups.items() if len(names) > 1]
+    return (
+        [each for each in shared if all(counts[each[0]._modules[name]] == 1 for name in each[1])],
+        [each for each in following if counts[each[0]] == 1],
+    )
 
 
 @contextmanager

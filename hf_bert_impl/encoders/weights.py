@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from hf_bert_impl.encoders.forward import forwards
+from hf_bert_impl.encoders.inside import PackedLinear
 from hf_bert_impl.encoders.probe import batch_of, probe
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.model.int8 import Form, try_forms
 from hf_bert_impl.model.kernels import choose
 from hf_bert_impl.model.linear import (
     Packed,
-    product_of,
     set_packed,
     type_name,
     why_not_packed,
@@ -27,18 +27,6 @@ from hf_bert_impl.model.preparing import drop_prepared, precision_of
 logger = logging.get_logger(__name__)
 #: The attribute of a model for its `Originals`.
 _ORIGINALS = "_weights_before_optimize"
-
-
-class PackedLinear(nn.Linear):
-    """A linear layer of a stock model that computes by packed weights, if its model's call may."""
-
-    #: See `linear.is_linear`.
-    computes_linear = True
-
-    def forward(self, input: Tensor) -> Tensor:
-        """(..., in) to (..., N)."""
-        product = product_of(self, input)
-        return super().forward(input) if product is None else product(input)
 
 
 @dataclass
@@ -101,9 +89,8 @@ def _prepare_stock(model: Any, dtype: str | torch.dtype | None) -> None:
                     precision if precision.is_floating_point else torch.float32
                 )
     bare = model.base_model
-    layers = [part for part in model.modules() if type(part) in (nn.Linear, PackedLinear)]
-    for layer in layers:
-        layer.__class__ = PackedLinear
+    for forward in (vars(part)["forward"] for part in (bare, model)):
+        forward.inside.wrap()
     if model.device.type != "cpu":
         return
     kernels, of_head = choose(precision or model.dtype), choose(model.dtype)
@@ -111,15 +98,25 @@ def _prepare_stock(model: Any, dtype: str | torch.dtype | None) -> None:
         logger.warning(f"dtype='auto' is {kernels} here")
     pooler = getattr(bare, "pooler", None)
     inside = {*bare.modules()} - {*(() if pooler is None else pooler.modules())}
-    plain = [layer for layer in layers if why_not_packed(layer) is None]
+    layers = [part for part in model.modules() if type(part) is PackedLinear]
+    plain = {layer: None for layer in layers if why_not_packed(layer) is None}
+    #: The layers side by side, with their holder and their names in it.
+    places: dict[tuple[Any, ...], tuple[Any, tuple[str, ...]]] = {}
+    for holder, names in forwards(bare)[0].together:
+        together = tuple(map(holder._modules.get, names))
+        if holder in inside and all(layer in plain for layer in together):
+            places[together] = holder, names
+    joined = {layer for layers in places for layer in layers}
+    places |= {(layer,): (layer, ()) for layer in plain if layer not in joined}
     forms: dict[Any, Form] = {}
     if kernels.dtype == torch.int8:
         batch: Any = batch_of(bare)
         call: Any = partial(_stock, bare)
-        places = [(layer,) for layer in plain if layer in inside]
-        forms = try_forms(call, batch, places, kernels.limit)
-    for layer in plain:
-        set_packed(layer, Packed(kernels if layer in inside else of_head, (), forms.get((layer,))))
+        quantised = [layers for layers in places if inside.issuperset(layers)]
+        forms = try_forms(call, batch, quantised, kernels.limit)
+    for place, (holder, names) in places.items():
+        chosen = kernels if inside.issuperset(place) else of_head
+        set_packed(holder, Packed(chosen, names, forms.get(place)))
 
 
 def _stock(bare: Any, batch: dict[str, Tensor]) -> Any:
@@ -151,9 +148,8 @@ def restore_weights(model: Any) -> None:
     """Undoes `prepare`: drops packed weights and gives the original weights back."""
     drop_prepared(model)
     originals = vars(model).pop(_ORIGINALS, None)
-    for part in model.modules():
-        if type(part) is PackedLinear:
-            setattr(part, "__class__", nn.Linear)  # noqa: B010 (mypy knows the narrower class)
+    if not isinstance(model, BertPreTrainedModel):
+        for part in model.modules():
             vars(part).pop("packed", None)
     if originals is not None:
         _give_back(model, originals)

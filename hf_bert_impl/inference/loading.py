@@ -25,7 +25,7 @@ from hf_bert_impl.encoders.weights import adapt
 from hf_bert_impl.errors import InputError, check_choice, check_whole, one_line
 from hf_bert_impl.files.json_files import read_json
 from hf_bert_impl.finite import check_finite
-from hf_bert_impl.head_names import FAMILY_PREFIXES, in_family
+from hf_bert_impl.head_names import BERT_TYPES, in_family
 from hf_bert_impl.model import modeling_bert
 from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.kernels import DTYPES as FLOAT_DTYPES
@@ -192,8 +192,8 @@ def tokenizer_class(settings: Mapping[str, Any], config: Mapping[str, Any]) -> T
     if code and code.rpartition("--")[2] == _OWN_CODE:
         code = None
     named = settings.get("tokenizer_class") or config.get("tokenizer_class")
-    if not named and not code and config.get("model_type") in FAMILY_PREFIXES:
-        named = TOKENIZER_MAPPING_NAMES[config["model_type"]]
+    if not named and not code and config.get("model_type") not in BERT_TYPES:
+        named = TOKENIZER_MAPPING_NAMES.get(config["model_type"])
     return TokenizerClass(named or (code or _OWN_CODE).rpartition(".")[2], code or None)
 
 

@@ -274,9 +274,8 @@ def _takes_packed_rows(module: nn.Module) -> bool:
 
 
 def _has_padding(encoder: nn.Module) -> bool:
-    """Whether a module reads states at padding, and they shall be stock's."""
-    is_zero = getattr(type(encoder), "padding_is_zero", False)
-    return not is_zero and any(map(_reads_padding, _chain(encoder)))
+    """Whether a module reads states at padding, which are then stock's."""
+    return any(map(_reads_padding, _chain(encoder)))
 
 
 def _reads_padding(module: nn.Module) -> bool:

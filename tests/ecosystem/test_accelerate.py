@@ -61,9 +61,8 @@ def test_mixed_precision(library, name):
         with torch.no_grad():
             expected, found = stock(**batch), prepared(**batch)
             assert_close(found, expected, attended(batch), 0.05)
-            if name == "Bert":
-                with pytest.raises(ValueError, match=r"has a wrapped forward\. Unwrap it"):
-                    hf_bert_impl.restore(model)
+            with pytest.raises(ValueError, match=r"has a wrapped forward\. Unwrap it"):
+                hf_bert_impl.restore(model)
             accelerator.unwrap_model(prepared, keep_fp32_wrapper=False)
             assert_close(model(**batch), expected, attended(batch))
             restored = hf_bert_impl.restore(model)(**batch)

@@ -10,6 +10,7 @@ import torch
 import transformers
 
 import hf_bert_impl
+from hf_bert_impl.encoders.forward import has_forward
 from hf_bert_impl.model import kernels
 from hf_bert_impl.model.preparing import prepared_kernels
 
@@ -33,8 +34,8 @@ def body_of(model):
     return next(m for m in model.modules() if isinstance(m, transformers.PreTrainedModel))
 
 
-def is_ours(model):
-    return type(body_of(model)).__module__.startswith("hf_bert_impl")
+def is_optimized(model):
+    return has_forward(body_of(model))
 
 
 def is_prepared(model):
@@ -106,10 +107,10 @@ def test_pipelines(folders, task, kind):
     before = numbers()
     places = {name: p.data_ptr() for name, p in pipe.model.named_parameters()}
     assert hf_bert_impl.optimize(pipe, "float32") is pipe
-    assert is_ours(pipe.model) and is_prepared(pipe.model)
+    assert is_optimized(pipe.model) and is_prepared(pipe.model)
     assert_close(numbers(), before)
     hf_bert_impl.restore(pipe)
-    assert not is_ours(pipe.model)
+    assert not is_optimized(pipe.model)
     assert {name: p.data_ptr() for name, p in pipe.model.named_parameters()} == places
     assert_close(numbers(), before, atol=0)
 
@@ -172,16 +173,16 @@ def test_numbers_before_in_and_after(case, tmp_path):
     model, call, before = case
     inner, kind = body_of(model), type(body_of(model))
     assert hf_bert_impl.optimize(model, "float32") is model
-    assert is_ours(model) and is_prepared(model)
+    assert is_optimized(model) and is_prepared(model)
     found = call(model)
     assert_close(found, before)
     again = pickle.loads(pickle.dumps(model))
-    assert is_ours(again) and is_prepared(again)
+    assert is_optimized(again) and is_prepared(again)
     assert_close(call(again), found, atol=0)
     model.save_pretrained(str(tmp_path))
     assert not list(tmp_path.rglob("*.py"))
     stock = type(model)(str(tmp_path), device="cpu")
-    assert not is_ours(stock)
+    assert not is_optimized(stock)
     assert_close(call(stock), before, atol=0)
     for dtype in ("auto", "int8", None):
         hf_bert_impl.optimize(model, dtype)

@@ -12,7 +12,7 @@ from hf_bert_impl.encoders.rows import ROWS
 from tests.model.cases import masks
 
 #: Prefixes and endings of class names. The oldest transformers lacks some.
-PREFIXES = ("Roberta", "XLMRoberta", "Camembert", "Data2VecText", "Electra", "DistilBert", "MPNet")
+PREFIXES = ("Bert", "Roberta", "XLMRoberta", "Data2VecText", "Electra", "DistilBert", "MPNet")
 HEADS = (
     *("Model", "ForMaskedLM", "ForSequenceClassification", "ForMultipleChoice"),
     *("ForTokenClassification", "ForQuestionAnswering", "ForPreTraining"),

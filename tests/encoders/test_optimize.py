@@ -11,8 +11,10 @@ from torch import nn
 import hf_bert_impl
 from hf_bert_impl.encoders.forward import forwards
 from hf_bert_impl.model.kernels import why_no_kernels
+from hf_bert_impl.model.linear import FloatProduct
 from hf_bert_impl.model.preparing import prepared_kernels
 from tests.encoders.cases import (
+    ALL,
     PREFIXES,
     assert_close,
     attended,
@@ -145,6 +147,58 @@ def test_changes_are_seen(prefix, change, monkeypatch):
     assert not calls
 
 
+#: Products of one layer, by the way that it names its linear layers.
+PRODUCTS = {"Bert": 4, "Roberta": 4, "DistilBert": 4, "MPNet": 4, "ModernBert": 4, "EuroBert": 4}
+LAYERS = {"DistilBert": "n_layers"}
+
+
+@pytest.mark.parametrize("prefix", [prefix for prefix in PRODUCTS if prefix in ALL])
+def test_layers_are_computed_together(prefix, monkeypatch):
+    """Layers with equal input are one product, before and after states are recorded."""
+    stock = random_stock(f"{prefix}Model", 1, **{LAYERS.get(prefix, "num_hidden_layers"): 2})
+    model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
+    batch, used = random_batch(stock, "right"), set()
+    compute = FloatProduct.__call__
+    monkeypatch.setattr(
+        FloatProduct, "__call__", lambda self, *given: used.add(self) or compute(self, *given)
+    )
+    for states in (False, True, False):
+        used.clear()
+        found = call(model, batch | {"output_hidden_states": states})
+        assert_close(found, call(stock, batch | {"output_hidden_states": states}), attended(batch))
+        pooler = getattr(model, "pooler", None) is not None
+        assert len(used) == 2 * PRODUCTS[prefix] + pooler
+
+
+class Twice(nn.Module):
+    """Reads the states before the activation too."""
+
+    def __init__(self, stock):
+        super().__init__()
+        self.dense, self.intermediate_act_fn = stock.dense, stock.intermediate_act_fn
+
+    def forward(self, states):
+        states = self.dense(states)
+        return self.intermediate_act_fn(states) * states
+
+
+Twice.__module__ = "transformers.models.roberta.modeling_roberta"
+
+
+def test_an_activation_that_is_not_alone():
+    stock = random_stock("RobertaModel", 1, hidden_act="gelu")
+    for layer in stock.encoder.layer:
+        layer.intermediate = Twice(layer.intermediate)
+    model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
+    batch = random_batch(stock, "left")
+    assert_close(call(model, batch), call(stock, batch), attended(batch), 1e-4)
+    hf_bert_impl.restore(model)
+    assert attributes(model) == {
+        path: (kind, id(vars(model.get_submodule(path)).get("config")), names)
+        for path, (kind, _, names) in attributes(stock).items()
+    }
+
+
 def in_one_layer(model, do):
     do(next(part for part in model.modules() if type(part) is nn.ModuleList)[0])
 
@@ -242,7 +296,7 @@ def test_batch_invariance(prefix):
             "DistilBertModel",
             lambda model: None,
             {"cu_seq_lens_q": torch.tensor([0, 5, 14])},
-            "`cu_seq_lens_q` is for texts of .5, 9. tokens",
+            r"cu_seq_lens_q=\[0, 5, 14\] does not fit input of shape \(1, 13\)",
         ),
     ],
 )

@@ -55,7 +55,7 @@ def test_outputs_losses_and_gradients(name, monkeypatch):
         hf_bert_impl.optimize(model, "float32")  # after training
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 4, 7, 50])
+@pytest.mark.parametrize("length", [1, 3, 4, 5, 9, 500])
 @pytest.mark.parametrize("kind", ["right", "left", "holes", "none"])
 def test_windows(length, kind):
     """A token attends to two tokens on either side; lengths are around one and two windows."""
