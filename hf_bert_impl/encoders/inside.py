@@ -1,4 +1,4 @@
-"""The modules inside of a stock model: what computes its linear layers, and what needs padding."""
+"""The modules inside a stock model: what computes its linear layers, and what needs padding."""
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence

@@ -19,7 +19,7 @@ class RowsEncoder(MPNetEncoder):
 class RowsSelfAttention(MPNetSelfAttention):
     """Self-attention of padded states as upstream, and of packed rows by sequence."""
 
-    #: The encoder, outside of this module's tree.
+    #: The encoder, outside this module's tree.
     encoder: MPNetEncoder
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The computed tokens of a batch as one row, and attention inside of each sequence of it.
+"""The computed tokens of a batch as one row, and attention inside each sequence of it.
 
 A stock encoder runs on one row, (1, T), that has the batch's tokens in the order of `Layout`. Its
 own modules compute it. Only attention has to know where a sequence ends: `RowsConfig` makes the
@@ -56,7 +56,7 @@ class Rows:
             start += size
 
 
-#: The rows that this thread computes; None outside of a call of packed rows.
+#: The rows that this thread computes; None outside a call of packed rows.
 ROWS: ContextVar[Rows | None] = ContextVar("rows", default=None)
 
 
@@ -121,7 +121,7 @@ AttentionInterface.register(NAME, attend)
 
 
 class RowsConfig:
-    """The config of a module inside of an encoder: it names `attend` while `ROWS` is set.
+    """The config of a module inside an encoder: it names `attend` while `ROWS` is set.
 
     All else is the config's own. transformers' modules read the name of their attention function
     from their config at each call, so no other thread sees a change.

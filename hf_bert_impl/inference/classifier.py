@@ -24,7 +24,7 @@ class TextClassifier:
         model: A model for sequence classification, best after `optimize`, which skips the padding.
             It is set to eval mode.
         tokenizer: Its tokenizer.
-        token_budget: Maximum number of tokens per batch; a longer text is a batch of its own.
+        token_budget: Maximum number of tokens per batch; a longer text is its own batch.
 
     Raises:
         InputError: The model has one label, which every text would get.

@@ -39,7 +39,7 @@ class JoinedCalls:
     Args:
         compute: Turns items, and the kind of their calls, into a result per item.
         length: The number of characters of an item.
-        characters: Maximum number of characters per batch; a longer item is a batch of its own.
+        characters: Maximum number of characters per batch; a longer item is its own batch.
     """
 
     def __init__(

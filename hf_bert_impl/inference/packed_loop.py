@@ -56,7 +56,7 @@ _packing: ContextVar[bool] = ContextVar("packing", default=False)
 
 
 class TokenBudget(int):
-    """A `batch_size` in tokens: the maximum number of tokens per batch in place of texts."""
+    """A `batch_size` in tokens: the maximum number of tokens per batch instead of texts."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -172,7 +172,7 @@ def token_batches(
             is only one chunk.
         length: The number of characters of an input.
         batch_size: Maximum number of texts per batch, or of tokens (`TokenBudget`). A longer text
-            is a batch of its own.
+            is its own batch.
 
     Yields:
         One row or more.

@@ -72,10 +72,10 @@ def check_sentence_files(path: str, kind: str, place: Mapping[str, Any]) -> str:
     Args:
         path: A folder or a hub id.
         kind: The class that would load it, such as "SentenceTransformer".
-        place: `revision`, `token` and the like for `read_fields`.
+        place: `revision`, `token` and so on for `read_fields`.
 
     Returns:
-        BERT's folder inside of it.
+        BERT's folder inside it.
 
     Raises:
         InputError: Another class saved the model, or a file is damaged or has a field of a wrong

@@ -189,7 +189,7 @@ def is_mapped(tensor: Any) -> bool:
 
 
 def key_mask(config: BertConfig, mask: Tensor, batch_size: int) -> Tensor:
-    """(B, K) in place of a mask (B or 1, 1, 1, K) of zeros and ones; other 4-D masks unchanged."""
+    """(B, K) instead of a mask (B or 1, 1, 1, K) of zeros and ones; other 4-D masks unchanged."""
     # In a decoder a 4-D mask replaces causality as well.
     if config.is_decoder or mask.is_floating_point() or mask.shape[1:3] != (1, 1):
         return mask

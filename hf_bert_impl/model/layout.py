@@ -18,7 +18,7 @@ Words:
     column: the place of a token in its sequence.
     spare rows: rows after the last token, which fill a kernel's call (`linear.rounded_up`).
     required: positions that a caller reads although the mask does not attend to them.
-    bare: without hooks and the like around a module, so that its `forward` may be called.
+    bare: without hooks or similar code around a module, so that its `forward` may be called.
 """
 
 from array import array

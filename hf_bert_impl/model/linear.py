@@ -6,7 +6,7 @@ not those that an adapter, a hook, quantisation, autocast, a compiler, a tracer,
 mode changes, records or transforms. The other layers are called as usual.
 
 `prepare_for_inference` packs weights. They are in `Packed`, the attribute `packed` of the module
-that they were made from, outside of its parameters.
+that they were made from, outside its parameters.
 
 oneDNN and ideep keep a compiled primitive for each number of rows, for ever. So rows come in few
 numbers, see `rounded_up`.
@@ -100,7 +100,7 @@ def fused(activation: Any) -> Fused:
     if found.name != "gelu":
         return found
     act = getattr(activation, "act", nn.functional.gelu)
-    # Another function may be inside of a GELU.
+    # Another function may be inside a GELU.
     return found if getattr(act, "func", act) is nn.functional.gelu else NOT_FUSED
 
 
@@ -175,7 +175,7 @@ class Product:
     def __call__(
         self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
     ) -> Tensor:
-        """(..., in) to activation(states · Wᵀ + b) + residual, (..., N), a tensor of its own.
+        """(..., in) to activation(states · Wᵀ + b) + residual, (..., N), a new tensor.
 
         A kernel computes (T, in), where `rounded_up(T)` is T, and leaves the rest to `fitted`.
         """
@@ -590,7 +590,7 @@ def multiply(
     output = compute(states, weight, bias, operation, [], algorithm)
     # For other shapes than (T, in) the operator returns a view of a temporary tensor.
     # autograd protects such a view from writes if `_Product` returned it, or if it was made
-    # under `no_grad`. So it is made a tensor of its own, as in torch's `linear`.
+    # under `no_grad`. So it is made a new tensor, as in torch's `linear`.
     return (
         torch.ops.aten._unsafe_view.default(output, output.shape) if output._is_view() else output
     )

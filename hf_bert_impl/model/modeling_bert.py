@@ -192,7 +192,7 @@ class BertPreTrainedModel(PreTrainedModel):
 
         Args:
             heads_to_prune: Layer number to head numbers, by the numbering of the unpruned model.
-                Heads that are gone already are no error.
+                Heads that are gone already raise no error.
 
         Raises:
             ValueError: A layer or head that does not exist, a layer left without heads, or one
@@ -368,10 +368,10 @@ class BertModel(BertPreTrainedModel):
             token_type_ids: (B, S) segments; zeros if None (codertimo: see `BertConfig.variant`).
             position_ids: (B, S) or (1, S); 0, 1, 2, … if None. In a batch of one row, runs that
                 start again at 0 mark several sequences in the row (packed input), which do not
-                attend to each other. In a batch of several rows such runs are an error. They are
+                attend to each other. In a batch of several rows such runs raise an error. They are
                 only positions if all are 0, if the mask has zeros, or if it is a mask between
                 queries and keys. A mask (1, S) or (1, 1, 1, S) of ones is the same as none.
-            inputs_embeds: (B, S, D) in place of word embeddings.
+            inputs_embeds: (B, S, D) instead of word embeddings.
             encoder_hidden_states: (B, K, D), read by a decoder's cross-attention.
             encoder_attention_mask: (B, K), its padding.
             cache: Cache of a decoder, read and extended.
@@ -707,7 +707,7 @@ class BertModel(BertPreTrainedModel):
 
 
 def _check_given(requests: dict[str, Any], left: Any, encoder: nn.Module) -> None:
-    """Raises ValueError if a module in place of the encoder does not give what is asked for."""
+    """Raises ValueError if a module instead of the encoder does not give what is asked for."""
     for name in ("hidden_states", "attentions"):
         if f"output_{name}" in requests and getattr(left, name, None) is None:
             raise ValueError(
@@ -745,7 +745,7 @@ class _BertHead(BertPreTrainedModel):
         if is_ours and not is_hooked(bert):
             return bert._encode(inputs, required, only_required, **options)
         if is_ours and (is_program or why_watched(bert) is None):
-            # Hooks that move weights. Others, and a model in place of ours, get the call of
+            # Hooks that move weights. Others, and a model instead of ours, get the call of
             # transformers, which computes everything.
             options["required_positions"] = required
             options["only_required"] = only_required

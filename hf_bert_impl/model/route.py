@@ -159,12 +159,12 @@ class Inside:
         return {**steady, **{holder: each for holder, each in packed if each.is_steady}}
 
     def backends(self) -> set[Any]:
-        """The attention backends of the modules, which may have configs of their own."""
+        """The attention backends of the modules, which may have their own configs."""
         configs = {id(config): config for config in map(itemgetter("config"), self.attention)}
         return {config._attn_implementation for config in configs.values()}
 
     def is_prepared(self, root: nn.Module) -> bool:
-        """Whether weights inside of `root` are packed."""
+        """Whether weights inside `root` are packed."""
         if self.change != changes[0]:
             self._collect(root)
         return bool(self.packed.places)
@@ -220,7 +220,7 @@ class Inside:
         return takes_rows(kind)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), ()  # a copy or a pickle has modules of its own
+        return type(self), ()  # a copy or a pickle has its own modules
 
 
 def _quick(module: nn.Module, takes_rows: Callable[[type], bool]) -> Iterator[Any]:

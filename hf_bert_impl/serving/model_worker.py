@@ -98,7 +98,7 @@ class ModelWorker:
         model: A folder or a hub id.
         dtype: As of `prepare_for_inference`; None for the dtype of the saved weights.
         normalize: Make vectors of length 1.
-        threads: Threads of torch, in a process of its own; None leaves torch's number.
+        threads: Threads of torch, in its own process; None leaves torch's number.
     """
 
     def __init__(
