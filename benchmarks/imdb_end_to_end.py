@@ -363,7 +363,7 @@ def sentiment(
                 continue
             made = output / f"sentiment-from-{name.replace(' ', '-')}-seed-{seed}"
             hf_bert(
-                *("finetune", "classification", "--model", model, "--train", labelled),
+                *("finetune", model, labelled, "--task", "classification"),
                 *("--test", test, "--column", "review", "--label-column", "sentiment"),
                 *("--max-length", sizes.max_length, "--epochs", epochs),
                 *("--batch-size", sizes.batch_size, "--learning-rate", sizes.finetuning_rate),

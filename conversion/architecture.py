@@ -120,12 +120,14 @@ def check_config(config: Mapping[str, Any], architecture: Architecture) -> dict[
     if heads is None:
         raise InputError(
             "The number of attention heads is unknown. Give `num_attention_heads`, or a config "
-            "with `config`."
+            "with `config`.",
+            "num_attention_heads config",
         )
     if not isinstance(heads, int) or heads < 1 or width % heads:
         raise InputError(
             f"num_attention_heads is {heads!r}, which does not divide the hidden size {width}. "
-            "Give the number that the model was trained with."
+            "Give the number that the model was trained with.",
+            "num_attention_heads",
         )
     if architecture.num_labels is not None and labels is None:
         full["num_labels"] = architecture.num_labels
@@ -179,7 +181,8 @@ def fit(plan: Plan, class_name: str, config: Mapping[str, Any]) -> Fit:
     if wrong:
         raise InputError(
             f"{len(wrong)} shapes do not fit {class_name} with this config "
-            f"({'; '.join(wrong[:3])}). Give the checkpoint's own config, or another `head`."
+            f"({'; '.join(wrong[:3])}). Give the checkpoint's own config, or another `head`.",
+            "head",
         )
     used = {source for source, _ in fitted.origins.values()}
     for name, (source, _) in plan.origins.items():
@@ -208,7 +211,8 @@ def _class(plan: Plan, config: Mapping[str, Any], head: str | None) -> tuple[str
             return class_name, f"the checkpoint has {listed}"
     raise InputError(
         f"The checkpoint has parts of several heads ({listed}). "
-        f"Choose one with `head` ({', '.join(HEADS)})."
+        f"Choose one with `head` ({', '.join(HEADS)}).",
+        "head",
     )
 
 
@@ -274,7 +278,9 @@ def _target_shapes(
             model = getattr(hf_bert_impl, class_name)(fields)
     except (ValueError, TypeError, AttributeError, StrictDataclassError) as error:
         problem = f"The config cannot be used ({one_line(error)[:300]})"
-        raise InputError(f"{problem}. Correct it, or give another with `config`.") from error
+        raise InputError(
+            f"{problem}. Correct it, or give another with `config`.", "config"
+        ) from error
     tied = dict(model._tied_weights_keys or {}) if fields.tie_word_embeddings else {}
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     return {name: shape for name, shape in shapes.items() if name not in tied}, tied

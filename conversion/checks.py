@@ -195,7 +195,8 @@ def check_outputs(folder: Path, target: Target, file: Path) -> Check:
     except (OSError, ValueError, RuntimeError, LookupError, TypeError, *_DAMAGED) as error:
         raise InputError(
             f"{file} cannot be compared ({one_line(error)[:300]}). "
-            "Give outputs (.npz) of this model, or remove `reference`."
+            "Give outputs (.npz) of this model, or remove `reference`.",
+            "reference",
         ) from error
     errors = {name: (computed[name] - arrays[name]).abs().max().item() for name in common}
     title = f"outputs compared with {file.name}"

@@ -110,7 +110,9 @@ def _matching(files: Iterable[str], patterns: Iterable[str]) -> Iterable[str]:
 def missing_format(name: object, from_format: str, available: Iterable[str]) -> InputError:
     """The error for a format that a source does not have."""
     choices = ", ".join(available)
-    return InputError(f"{name} has no {from_format} weights. Choose `from_format` from: {choices}.")
+    return InputError(
+        f"{name} has no {from_format} weights. Choose `from_format` from: {choices}.", "from_format"
+    )
 
 
 def _explained(name: str, revision: str | None, error: Exception) -> InputError:

@@ -31,7 +31,7 @@ class LoadOptions:
     the checkpoint's own."""
     config: Path | None = None
     """The config file, or a folder with one; None for the one next to the weights."""
-    num_attention_heads: int | None = field(default=None, metadata={"min": 1})
+    num_attention_heads: int | None = None
     """Number of attention heads, for checkpoints without a config."""
     hidden_act: str | None = None
     """The activation: gelu (exact) or gelu_new (tanh, Google's code since November 2018, which
@@ -45,9 +45,9 @@ class LoadOptions:
 
     def __post_init__(self) -> None:
         if self.from_format is not None:
-            check_choice("`from_format`", self.from_format, READ)
+            check_choice("from_format", self.from_format, READ)
         if self.dtype is not None:
-            check_choice("`dtype`", self.dtype, SAVED_DTYPES)
+            check_choice("dtype", self.dtype, SAVED_DTYPES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,5 +80,5 @@ def _check_size(size: str) -> None:
         split_torch_state_dict_into_shards({}, max_shard_size=size)
     except ValueError:
         raise InputError(
-            f"`max_shard_size` is {size!r}. Write a size such as 500MB or 5GB."
+            f"`max_shard_size` is {size!r}. Write a size such as 500MB or 5GB.", "max_shard_size"
         ) from None

@@ -116,7 +116,8 @@ def convert(
             for check in report.failures:
                 raise InputError(
                     f"The result is not verified: {check.line}. "
-                    "Check `hidden_act`, `config` and `reference`, or use `check=False`."
+                    "Check `hidden_act`, `config` and `reference`, or use `check=False`.",
+                    "hidden_act config reference check=False",
                 )
             report.source["files"] = file_rows([*archives, *source.checkpoint.files])
             (folder / CARD).write_text(converted_card(report), encoding="utf-8")

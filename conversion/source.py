@@ -71,7 +71,7 @@ class Source:
         check_path(path)
         file = _find([path]) if path.is_dir() else path
         if file is None or not file.is_file():
-            raise InputError(f"`config` is {path}, which has no config. Check the path.")
+            raise InputError(f"`config` is {path}, which has no config. Check the path.", "config")
         return file
 
     @property
@@ -92,7 +92,8 @@ class Source:
             fields = {**CODERTIMO_FIELDS, **_codertimo_sizes(self.checkpoint), **fields}
         if heads is not None and (said := fields.setdefault(_CONFIG_FIELD, heads)) != heads:
             raise InputError(
-                f"`num_attention_heads` is {heads}, but the config has {said}. Remove the argument."
+                f"`num_attention_heads` is {heads}, but the config has {said}. Leave it out.",
+                "num_attention_heads",
             )
         if self.options.hidden_act is not None:
             fields["hidden_act"] = self.options.hidden_act
@@ -122,7 +123,7 @@ def open_source(
         hub_id = str(path)
         where = fetch(hub_id, revision, from_format, every)
     elif revision is not None:
-        raise InputError(f"`revision` needs a hub id, but {path} is a path. Remove it.")
+        raise InputError(f"`revision` needs a hub id, but {path} is a path. Remove it.", "revision")
     start = where
     choices = candidates(where)
     with contextlib.ExitStack() as stack:
@@ -206,7 +207,9 @@ def _find(folders: Iterable[Path]) -> Path | None:
         configs = [path for path in sorted(folder.glob("*.json")) if _is_config(path)]
         if len(configs) > 1:
             names = ", ".join(path.name for path in configs)
-            raise InputError(f"{folder} has several configs ({names}). Choose one with `config`.")
+            raise InputError(
+                f"{folder} has several configs ({names}). Choose one with `config`.", "config"
+            )
         if configs:
             return configs[0]
     return None

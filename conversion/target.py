@@ -91,7 +91,8 @@ def resolve(source: Source, options: LoadOptions, progress: Progress | None = No
     if fitted.missing and not options.allow_missing:
         raise InputError(
             f"The checkpoint lacks {listing(fitted.missing, 'tensor')} of {class_name}. "
-            "Choose another `head`, or initialise them with `allow_missing=True`."
+            "Choose another `head`, or initialise them with `allow_missing=True`.",
+            "head allow_missing=True",
         )
     config: BertConfig = BertConfig.from_dict(dict(fields))
     given = fitted.tensors | _initialised(fitted, class_name, config)
@@ -105,7 +106,8 @@ def resolve(source: Source, options: LoadOptions, progress: Progress | None = No
             where = f" in {dtype_name(made)} only" if is_finite(_range(tensor)) else ""
             raise InputError(
                 f"{fitted.origins[name][0]} has NaN or infinite numbers{where}. "
-                "Choose another `dtype`, or accept them with `allow_nan=True`."
+                "Choose another `dtype`, or accept them with `allow_nan=True`.",
+                "dtype allow_nan=True",
             )
         # A copy: the source may be a view of the file, or a part of another tensor.
         tensors[name] = made.clone(memory_format=torch.contiguous_format)

@@ -93,7 +93,8 @@ def find_vocabulary(
             if lower_case is not None:
                 raise InputError(
                     f"`do_lower_case` does not apply to the tokenizer {cls.name}. "
-                    f"Remove it, or set it in {TOKENIZER_CONFIG}."
+                    f"Remove it, or set it in {TOKENIZER_CONFIG}.",
+                    "do_lower_case",
                 )
             copied = f"{', '.join(file.name for file in files)} copied unchanged"
             return Vocabulary(folder, cls.name, False, copied, foreign=cls)
@@ -103,7 +104,10 @@ def find_vocabulary(
         return None
     path, kind = place
     if kind == "codertimo" and lower_case:
-        raise InputError("`do_lower_case` does not apply to a vocabulary of codertimo. Remove it.")
+        raise InputError(
+            "`do_lower_case` does not apply to a vocabulary of codertimo. Remove it.",
+            "do_lower_case",
+        )
     return Vocabulary(path, kind, *_case(path, kind, names, lower_case, config))
 
 

@@ -314,7 +314,7 @@ def check_folder(path: Any, options: dict[str, Any]) -> None:
     if not present and not has_adapter:
         raise OSError(
             f"{path} has no weights ({', '.join(names)}). Convert TensorFlow or Flax "
-            f"weights first: hf-bert convert {path} NEW_FOLDER"
+            f"weights first: hf-bert convert {path} -o NEW_FOLDER"
         )
     if present and options.get("use_safetensors") is not False:
         # transformers tries the names in this order.

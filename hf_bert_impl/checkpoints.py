@@ -147,7 +147,8 @@ def class_name(checkpoint: Checkpoint, head: str | None = None) -> str:
     if checkpoint.architecture not in names:
         raise InputError(
             f"The config of {checkpoint.name} names the architecture "
-            f"{checkpoint.architecture!r}. Choose a `head`: {', '.join(HEADS)}."
+            f"{checkpoint.architecture!r}. Choose a `head`: {', '.join(HEADS)}.",
+            "head",
         )
     return checkpoint.architecture
 
@@ -176,7 +177,7 @@ def load_model(
 
     cls = getattr(hf_bert_impl if checkpoint.is_bert else transformers, name, None)
     if cls is None:
-        raise InputError(f"There is no {name}. Choose another `head`.")
+        raise InputError(f"There is no {name}. Choose another `head`.", "head")
     path = checkpoint.path
     if checkpoint.is_bert:
         check_size(path, options)
@@ -189,7 +190,8 @@ def load_model(
     except RuntimeError as error:
         raise InputError(
             f"The weights of {checkpoint.name} do not load as {name} "
-            f"({one_line(error)[:300]}). Restore the files, or choose another `head`."
+            f"({one_line(error)[:300]}). Restore the files, or choose another `head`.",
+            "head",
         ) from error
     check_finite(model, checkpoint.name)
     return model.eval(), info

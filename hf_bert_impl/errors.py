@@ -12,9 +12,17 @@ SHOWN = 3
 class InputError(ValueError):
     """Input that cannot be used.
 
-    The message has the fact, the limit and a remedy. Names of arguments are between backticks, as
-    in ``replace it with `overwrite=True` ``; the command line replaces them by its options.
+    The message has the fact, the limit and a remedy.
+
+    Attributes:
+        options: The arguments in the message that the command line shows as its options, with
+            spaces between them in the call. In the message they are between backticks, with or
+            without a value (`overwrite=True`), or its first word.
     """
+
+    def __init__(self, message: object = "", options: str = "") -> None:
+        super().__init__(message)
+        self.options = options.split()
 
 
 class MissingFile(InputError, FileNotFoundError):
@@ -35,9 +43,9 @@ def check_offsets(tokenizer: Any) -> None:
 
 
 def check_choice(name: str, value: Any, allowed: Iterable[str]) -> None:
-    """Raises InputError unless a value is allowed; `name` names it in the message."""
+    """Raises InputError unless an argument's value is allowed."""
     if value not in allowed:
-        raise InputError(f"{name} is {value!r}. Choose one of {', '.join(allowed)}.")
+        raise InputError(f"{name} is {value!r}. Choose one of {', '.join(allowed)}.", name)
 
 
 def check_whole(name: object, missing: Iterable[str], whole: str, remedy: str) -> None:

@@ -115,9 +115,11 @@ def export_model(
 
 def check_options(format: str, opset: int | None) -> None:
     """Raises InputError for options that do not fit, before a model loads."""
-    check_choice("`format`", format, FILES)
+    check_choice("format", format, FILES)
     if opset is not None and format != "onnx":
-        raise InputError(f"`opset` applies to onnx only, and the format is {format}. Leave it out.")
+        raise InputError(
+            f"`opset` applies to onnx only, and the format is {format}. Leave it out.", "opset"
+        )
 
 
 def check_packages(format: str) -> None:
@@ -211,7 +213,8 @@ def write_graph(
                 cause = cause.__cause__
             raise InputError(
                 f"torch's exporter cannot write this model ({one_line(cause)[:200]}). Leave "
-                "`opset` out, or install the versions of hf_bert_impl's constraints."
+                "`opset` out, or install the versions of hf_bert_impl's constraints.",
+                "opset",
             ) from error
     _check_opset(file, opset)
 
@@ -225,7 +228,8 @@ def _check_opset(file: Path, opset: int | None) -> None:
     if opset is not None and made != opset:
         raise InputError(
             f"`opset` is {opset}, and torch's exporter can write this model in {made}. Leave "
-            "`opset` out."
+            "`opset` out.",
+            "opset",
         )
 
 
@@ -243,7 +247,9 @@ def _example(model: Any, length: int | None) -> tuple[dict[str, Tensor], dict[in
 
     longest = longest_sequence(model.config)
     if length is not None and not 1 <= length <= longest:
-        raise InputError(f"`length` is {length}. Use 1 to {longest}, the model's maximum.")
+        raise InputError(
+            f"`length` is {length}. Use 1 to {longest}, the model's maximum.", "length"
+        )
     # Different numbers above 1, so that the tracer does not treat them as constants.
     shape, names = [3, min(17, longest) if length is None else length], ["batch_size"]
     if type(model).__name__ == "BertForMultipleChoice":
@@ -295,7 +301,8 @@ def open_graph(file: Path) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]
 def _refused(error: RuntimeError) -> InputError:
     return InputError(
         f"The runtime cannot run the exported graph ({one_line(error)[:300]}). Choose another "
-        "`opset`, or install another version of the runtime."
+        "`opset`, or install another version of the runtime.",
+        "opset",
     )
 
 

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hf_bert_impl.errors import InputError
+
 
 @torch.no_grad()
 def not_finite(module: nn.Module) -> dict[str, Tensor]:
@@ -47,7 +49,7 @@ def check_finite(module: nn.Module, name: Any) -> None:
     )
 
 
-class NotFinite(ValueError):
+class NotFinite(InputError):
     """A model computed NaN or infinities."""
 
 
@@ -68,5 +70,6 @@ def check_numbers(numbers: Any, model: Any) -> None:
     advice = "Use a checkpoint with smaller weights." if wide else "Use `dtype='float32'`."
     raise NotFinite(
         f"The model's outputs in {kind} are NaN or infinite. The largest {kind} is "
-        f"{torch.finfo(model.dtype).max:.3g}. {advice}"
+        f"{torch.finfo(model.dtype).max:.3g}. {advice}",
+        "dtype='float32'",
     )

@@ -22,7 +22,7 @@ def class_of(head: str) -> str:
     """The class of a head, which is a key of `HEADS` or a class; InputError for others."""
     name = HEADS.get(head, head)
     if name not in HEADS.values():
-        raise InputError(f"`head` is {head!r}. Choose one of {', '.join(HEADS)}.")
+        raise InputError(f"`head` is {head!r}. Choose one of {', '.join(HEADS)}.", "head")
     return name
 
 

@@ -43,7 +43,8 @@ def language_codes(text: str) -> list[str]:
         if not re.fullmatch("[a-z]{2,3}|code|multilingual", code):
             raise InputError(
                 f"`language` has {code!r}. Write ISO 639 codes, as in en or en,nl; or "
-                "multilingual or code."
+                "multilingual or code.",
+                "language",
             )
     return codes
 

@@ -425,7 +425,8 @@ def _keep_bits(encoder: Any) -> None:
     if not packable(encoder):
         raise InputError(
             "`batch_invariant` supports BERT, Pooling, Dense, LayerNorm and Normalize, and "
-            "the model has other modules. Leave it out."
+            "the model has other modules. Leave it out.",
+            "batch_invariant",
         )
     for module in encoder:
         if not isinstance(module, Dense):
@@ -434,7 +435,8 @@ def _keep_bits(encoder: Any) -> None:
             raise InputError(
                 "`batch_invariant` supports Dense with "
                 f"{', '.join(kind.__name__ for kind in STEADY)}, and the model has "
-                f"{type(module.activation_function).__name__}. Leave it out."
+                f"{type(module.activation_function).__name__}. Leave it out.",
+                "batch_invariant",
             )
         vars(module)["forward"] = functools.partial(_steady_dense, module)
 

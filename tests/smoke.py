@@ -35,10 +35,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         # The formats that need no optional library.
         for name in ("hf_safetensors", "pytorch_pretrained_bert", "codertimo"):
-            result = run("convert", FIXTURES / name, f"{folder}/{name}")
+            result = run("convert", FIXTURES / name, "-o", f"{folder}/{name}")
             assert result.returncode == 0, result.stderr
             hf_bert_impl.load_any(f"{folder}/{name}")
-        result = run("convert", FIXTURES / "tf2_h5", f"{folder}/h5")
+        result = run("convert", FIXTURES / "tf2_h5", "-o", f"{folder}/h5")
         assert result.returncode == 2
         assert "pip install -e '.[convert]'" in result.stderr, result.stderr
     assert "hf_bert_impl" in run("--version").stdout

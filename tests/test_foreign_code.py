@@ -129,10 +129,10 @@ def test_no_command_runs_it_or_asks(
     options = f"--output {tmp_path}/trained --max-steps 2 --objective mlm --max-length 16"
     commands = [
         ["inspect", lm],
-        ["convert", lm, tmp_path / "converted"],
+        ["convert", lm, "-o", tmp_path / "converted"],
         ["fill-mask", lm, "the [MASK] rose"],
         ["answer", qa, "--question", "nice?", "--context", "the river rose over"],
-        ["evaluate", "masked-lm", lm, "--data", texts, "--limit", "3"],
+        ["evaluate", "masked-lm", lm, texts, "--limit", "3"],
         ["pretrain", texts, "--model", lm, "--batch-size", "4", *options.split()],
         ["embed", lm, texts, "-o", tmp_path / "vectors.npy"],
     ]

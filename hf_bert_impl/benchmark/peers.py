@@ -147,7 +147,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name, known in (("cases", CASES), ("peers", PEERS), ("dtype", PRECISIONS)):
             for one in self.chosen(name, known):
-                check_choice(f"`{name}`", one, known)
+                check_choice(name, one, known)
         check_ranges(self, rounds=COUNT, threads=COUNT, sentences=COUNT)
 
     def chosen(self, name: str, known: Iterable[str]) -> list[str]:

@@ -11,7 +11,7 @@ import gc
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -35,6 +35,7 @@ from hf_bert_impl.cli import (
     tokenizer,
     verify,
 )
+from hf_bert_impl.cli.options import add_command
 from hf_bert_impl.freed_memory import keep_freed_memory
 
 app = typer.Typer(
@@ -47,31 +48,31 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 #: Headings of `hf-bert --help`, in their order, and the commands below each.
-COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
+COMMANDS: dict[str, dict[str, Any]] = {
     "Use a model": {
-        "demo": demo.demo,
-        "embed": embed.embed,
-        "answer": answer.answer,
-        "classify": classify.classify,
-        "fill-mask": fill_mask.fill_mask,
-        "serve": serve.serve,
-        "attention": attention.attention,
+        "demo": demo.Demo,
+        "embed": embed.Embed,
+        "answer": answer.Answer,
+        "classify": classify.Classify,
+        "fill-mask": fill_mask.FillMask,
+        "serve": serve.Serve,
+        "attention": attention.Attention,
     },
     "Train": {
         "tokenizer": tokenizer.app,
-        "pretrain": pretrain.pretrain,
-        "finetune": finetune.finetune,
+        "pretrain": pretrain.Pretrain,
+        "finetune": finetune.Finetune,
     },
     "Check and measure": {
-        "verify": verify.verify,
+        "verify": verify.Verify,
         "evaluate": evaluate.app,
-        "benchmark": benchmark.benchmark,
+        "benchmark": benchmark.Benchmark,
     },
     "Convert and publish": {
-        "inspect": convert.inspect,
-        "convert": convert.convert,
-        "export": export.export,
-        "push": push.push,
+        "inspect": convert.Inspect,
+        "convert": convert.Convert,
+        "export": export.Export,
+        "push": push.Push,
     },
 }
 for heading, commands in COMMANDS.items():
@@ -79,7 +80,7 @@ for heading, commands in COMMANDS.items():
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name, rich_help_panel=heading)
         else:
-            app.command(name, rich_help_panel=heading)(command)
+            add_command(app, name, command, heading)
 
 
 def _print_version(value: bool) -> None:

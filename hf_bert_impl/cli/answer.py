@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Any, ClassVar
 
-import typer
 from rich.text import Text
 
 from hf_bert_impl import checkpoints
-from hf_bert_impl.cli.bulk import PANELS, JobOptions, run
+from hf_bert_impl.cli.bulk import JobOptions, PartOptions, run_job
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import (
-    BatchInvariant,
-    Dtype,
-    Model,
-    Quiet,
-    from_dataclass,
-    refuse_unused,
-    taken,
-)
+from hf_bert_impl.cli.options import OPTIONAL
 from hf_bert_impl.cli.output_checks import check_output_file
+from hf_bert_impl.cli.shared_options import only, refuse_unused
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.files.json_files import to_json
@@ -35,106 +28,107 @@ from hf_bert_impl.tables import console, print_table
 AROUND = 24
 
 
-@from_dataclass(AnswerOptions, JobOptions, panels=PANELS)
-def answer(
-    fields: dict[str, Any],
-    command: typer.Context,
-    model: Model,
-    file: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[FILE]",
-            help="A .jsonl, .json, .csv, .tsv or .parquet with question, context and an "
-            "optional id. - is standard input. With an output folder also a folder of such files.",
-        ),
-    ] = None,
-    question: Annotated[list[str] | None, typer.Option(help="A question; may be repeated.")] = None,
-    context: Annotated[str | None, typer.Option(help="The text with the answer.")] = None,
-    context_file: Annotated[
-        str | None, typer.Option(help="A file with that text; - for standard input.")
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="The .jsonl to write, or a folder (a name without an ending).",
-            show_default="standard output",
-        ),
-    ] = None,
-    dtype: Dtype = None,
-    batch_invariant: BatchInvariant = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per question.")
-    ] = False,
-    quiet: Quiet = False,
-) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Answer(AnswerOptions, PartOptions):
     """Extract answers to questions from a text, with their positions.
 
     With FILE the answers are JSON lines, with the ids of the input lines. Each line has its
     context, unless --context or --context-file gives one for all lines.
 
-    An OUTPUT without an ending is a folder of part-*.parquet with the columns id, answer, score,
-    start and end. Rows that are invalid go to its rejects.jsonl. If interrupted, run the same
-    command again to resume.
+    An OUTPUT in .parquet, or a folder of part-*.parquet, has the columns id, answer, score, start
+    and end. Rows that are invalid go to rejects.jsonl. If interrupted, run the same command again
+    to resume.
 
     Example: hf-bert answer MODEL --question "Who naps?" --context "Anna's cat naps."
     """
-    if file == context_file == "-":
-        raise InputError("FILE and --context-file are both -. Save one of them to a file.")
-    from hf_bert_impl.inference.question_file import check_record, read_questions
 
-    where = taken(JobOptions, fields)
-    if file is not None and output is not None and not output.suffix:
-        refuse_unused(
-            command, "with an output folder", "question", "context", "context_file", "top_k"
-        )
-        del fields["top_k"]
-        options = {"model": model, "dtype": dtype, **fields}
-        columns = ("question", "context")
-        run("Answer", file, output, columns, options, where, as_json=as_json, quiet=quiet)
-        return
-    in_parts = ("workers", "address", "part_size", "id_column", "engine", "resume")
-    refuse_unused(command, "without FILE and an output folder", *in_parts)
-    shared = read_context(context, context_file)
-    if bool(file) == bool(question):
-        raise InputError("Give either FILE or --question.")
-    if question and shared is None:
-        raise InputError(
-            "A question needs a text with its answer. Add --context TEXT or --context-file FILE."
-        )
-    if output is not None:
-        sources = [name for name in (file, context_file) if name is not None]
-        check_output_file("--output", output, where.overwrite, sources=sources)
-    total, questions = None, []
-    if file is None:
-        questions = [{"question": text, "context": shared or ""} for text in question or []]
-        for item in questions:
-            check_record(item, "the command")
-    elif file != "-":
-        # Checks every line before the model is loaded.
-        total = sum(1 for _ in read_questions(file, shared))
-    with quiet_libraries():
-        from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
-        from hf_bert_impl.inference.question_file import answer_records
-        from hf_bert_impl.progress import text_progress
+    SETTINGS: ClassVar = (
+        *("max_question_len", "doc_stride", "align_to_words", "null_score_diff_threshold"),
+        "part_size",
+    )
 
-        checkpoint = checkpoints.open_checkpoint(model, True, any_family=True)
-        pipeline = QuestionAnsweringPipeline.from_pretrained(
-            checkpoint.path, dtype=dtype, batch_invariant=batch_invariant, **fields
-        )
+    model: str
+    file: str | None = dataclasses.field(default=None, metadata=OPTIONAL)
+    """A .jsonl, .json, .csv, .tsv or .parquet with question, context and an optional id. - is
+    standard input. With a .parquet or a folder as OUTPUT also a folder of such files."""
+    question: tuple[str, ...] = ()
+    """A question; may be repeated."""
+    context: str | None = None
+    """The text with the answer."""
+    context_file: str | None = None
+    """A file with that text; - for standard input."""
+    output: Path | None = None
+    """A .jsonl or .parquet to write, or a folder (a name without an ending); None for standard
+    output."""
+    dtype: str | None = None
+    batch_invariant: bool = False
+    id_column: str | None = None
+    """Column of unique ids, texts or integers; None for row numbers from 0."""
+    overwrite: bool = False
+    as_json: bool = False
+    """Print one JSON object per question."""
+    quiet: bool = False
+    """Show no progress."""
 
-        records = iter(questions) if file is None else read_questions(file, shared)
-        progress = text_progress(file is not None and not quiet, total)
-        with writer(output) as stream, progress as advance:
-            for record, answers in answer_records(pipeline, records):
-                if file is not None or as_json or output is not None:
-                    asked = {key: record[key] for key in ("id", "question") if key in record}
-                    line = to_json({**asked, "answers": answers})
-                    stream.write(line + "\n")
-                else:
-                    print_answers(record["question"], record["context"], answers)
-                advance(1)
+    def run(self) -> None:
+        """Answers the questions."""
+        if self.file == self.context_file == "-":
+            raise InputError("FILE and --context-file are both -. Save one of them to a file.")
+        options = dataclasses.asdict(only(AnswerOptions, self))
+        output = self.output
+        if self.file is not None and output is not None and output.suffix in ("", ".parquet"):
+            where = "with a .parquet or a folder as `output`"
+            refuse_unused(self, where, "question", "context", "context_file", "top_k")
+            del options["top_k"]
+            columns = ("question", "context")
+            run_job("Answer", only(JobOptions, self), columns, {"dtype": self.dtype, **options})
+            return
+        parts = ("workers", "address", "part_size", "id_column", "engine", "resume")
+        refuse_unused(self, "without FILE and a .parquet or a folder as `output`", *parts)
+        shared = read_context(self.context, self.context_file)
+        if bool(self.file) == bool(self.question):
+            raise InputError("Give either FILE or --question.")
+        if self.question and shared is None:
+            raise InputError(
+                "A question needs a text with its answer. Add --context TEXT or --context-file "
+                "FILE."
+            )
+        if output is not None:
+            sources = [name for name in (self.file, self.context_file) if name is not None]
+            endings = (".jsonl", ".json")
+            check_output_file("--output", output, self.overwrite, endings=endings, sources=sources)
+        self._print(shared, options)
+
+    def _print(self, shared: str | None, options: dict[str, Any]) -> None:
+        from hf_bert_impl.inference.question_file import check_record, read_questions
+
+        total, questions = None, []
+        if self.file is None:
+            questions = [{"question": text, "context": shared or ""} for text in self.question]
+            for item in questions:
+                check_record(item, "the command")
+        elif self.file != "-":
+            # Checks every line before the model is loaded.
+            total = sum(1 for _ in read_questions(self.file, shared))
+        with quiet_libraries():
+            from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
+            from hf_bert_impl.inference.question_file import answer_records
+            from hf_bert_impl.progress import text_progress
+
+            checkpoint = checkpoints.open_checkpoint(self.model, True, any_family=True)
+            pipeline = QuestionAnsweringPipeline.from_pretrained(
+                checkpoint.path, dtype=self.dtype, batch_invariant=self.batch_invariant, **options
+            )
+            records = iter(questions) if self.file is None else read_questions(self.file, shared)
+            progress = text_progress(self.file is not None and not self.quiet, total)
+            with writer(self.output) as stream, progress as advance:
+                for record, answers in answer_records(pipeline, records):
+                    if self.file is not None or self.as_json or self.output is not None:
+                        asked = {key: record[key] for key in ("id", "question") if key in record}
+                        stream.write(to_json({**asked, "answers": answers}) + "\n")
+                    else:
+                        print_answers(record["question"], record["context"], answers)
+                    advance(1)
 
 
 def read_context(context: str | None, context_file: str | None) -> str | None:

@@ -2,79 +2,78 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import Model, Overwrite
+from hf_bert_impl.cli.options import OPTIONAL
 from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.figures import FORMATS, check_picture
+from hf_bert_impl.figures import FORMATS
 
-PAGE = ".html"
 NUMBERS = re.compile(r"\s*([0-9]{1,6})\s*(?:-\s*([0-9]{1,6})\s*)?")
 
 
-def attention(
-    model: Model,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="The text.")],
-    text_b: Annotated[
-        str | None, typer.Argument(metavar="TEXT_B", help="The second text of a pair.")
-    ] = None,
-    *,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            help="The file to write: .html for a page; .png, .svg or .pdf for a picture.",
-        ),
-    ],
-    layers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NUMBERS", help="Layers from 0: 0,3 or 2-5 or both.", show_default="all"
-        ),
-    ] = None,
-    heads: Annotated[
-        str | None,
-        typer.Option(metavar="NUMBERS", help="Heads from 0, in the same form.", show_default="all"),
-    ] = None,
-    overwrite: Overwrite = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no summary.")] = False,
-) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Attention:
     """Show the attention weights between the tokens of a text, by layer and head.
 
-    The page is one interactive file that works offline. The picture has one heat map per head.
+    OUTPUT is one interactive page that works offline. The picture has one heat map per head.
 
     Example: hf-bert attention google-bert/bert-base-cased "The cat sat." "It was tired."
     --output page.html --layers 0,3 --heads 1-4
     """
-    check_output_file("--output", output, overwrite, endings=(PAGE, *FORMATS))
-    if output.suffix != PAGE:
-        check_picture(output)
-    chosen_layers = None if layers is None else parse_numbers("--layers", layers)
-    chosen_heads = None if heads is None else parse_numbers("--heads", heads)
-    with quiet_libraries():
-        from hf_bert_impl.visualization.attention_maps import load_maps
 
-        checkpoint = checkpoints.open_checkpoint(model)
-        maps = load_maps(checkpoint, text, text_b, layers=chosen_layers, heads=chosen_heads)
-        if output.suffix == PAGE:
-            from hf_bert_impl.visualization import AttentionPage
+    model: str
+    text: str
+    """The text."""
+    text_b: str | None = dataclasses.field(default=None, metadata=OPTIONAL)
+    """The second text of a pair."""
+    output: Path | None = None
+    """The page to write: .html."""
+    plot: Path | None = None
+    """Draw heat maps: .png, .svg or .pdf."""
+    layers: str | None = None
+    """Layers from 0: 0,3 or 2-5 or both; None for all."""
+    heads: str | None = None
+    """Heads from 0, in the same form; None for all."""
+    overwrite: bool = False
+    quiet: bool = False
+    """Print no summary."""
 
-            AttentionPage(maps).save(output)
-        else:
-            from hf_bert_impl.visualization import draw_attention
+    def run(self) -> None:
+        """Writes the page or the picture."""
+        written = {"--output": self.output, "--plot": self.plot}
+        files = {option: file for option, file in written.items() if file is not None}
+        if not files:
+            raise InputError("There is no output. Add --output PAGE.html or --plot PICTURE.png.")
+        for option, file in files.items():
+            endings = FORMATS if option == "--plot" else (".html",)
+            if file.suffix in FORMATS and option == "--output":
+                raise InputError(f"--output writes a page (.html). Draw {file} with --plot {file}.")
+            check_output_file(option, file, self.overwrite, endings=endings)
+        chosen = {
+            name: None if text is None else parse_numbers(f"--{name}", text)
+            for name, text in (("layers", self.layers), ("heads", self.heads))
+        }
+        with quiet_libraries():
+            from hf_bert_impl.visualization import AttentionPage, draw_attention
+            from hf_bert_impl.visualization.attention_maps import load_maps
 
-            draw_attention(output, maps)
-    if not quiet:
-        count = sum(len(layer.heads) for layer in maps.layers)
-        typer.echo(f"{output}: tokens {len(maps.tokens)}, layers {len(maps.layers)}, heads {count}")
+            checkpoint = checkpoints.open_checkpoint(self.model)
+            maps = load_maps(checkpoint, self.text, self.text_b, **chosen)
+            if self.output is not None:
+                AttentionPage(maps).save(self.output)
+            if self.plot is not None:
+                draw_attention(self.plot, maps)
+        if not self.quiet:
+            count = sum(len(layer.heads) for layer in maps.layers)
+            layers, names = len(maps.layers), " and ".join(map(str, files.values()))
+            typer.echo(f"{names}: tokens {len(maps.tokens)}, layers {layers}, heads {count}")
 
 
 def parse_numbers(option: str, text: str) -> list[int]:

@@ -2,43 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import Annotated, Any
 
-import typer
 from rich.console import Console
 from rich.live import Live
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.benchmark.peers import RANDOM, Settings, Source
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import AsJson, from_dataclass
+from hf_bert_impl.cli.options import OPTIONAL
 from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.cli.reports import show
+from hf_bert_impl.cli.shared_options import only
 from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.files.json_files import write_json
 
 
-@from_dataclass(Settings)
-def benchmark(
-    fields: dict[str, Any],
-    model: Annotated[
-        str | None,
-        typer.Argument(metavar="[MODEL]", help="A folder or a hub id; without it, random weights."),
-    ] = None,
-    random: Annotated[
-        str | None,
-        typer.Option(help=f"Random weights of a size: {', '.join(RANDOM)}.", show_default="base"),
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cpu or cuda.", show_default="cuda if available")
-    ] = None,
-    output: Annotated[Path | None, typer.Option(help="Write the results as JSON.")] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the file of --output.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Benchmark(Settings):
     """Compare the speed of a BERT, or a model of its family, with transformers and other runtimes.
 
     All take turns on the same batches, weights and threads, each in its own process. The report
@@ -46,31 +28,44 @@ def benchmark(
 
     Example: hf-bert benchmark --random base --cases short,sentence --output results.json
     """
-    if model is not None and random is not None:
-        raise InputError("MODEL and --random exclude each other. Leave one out.")
-    settings = Settings(**fields)
-    random = random or ("minilm" if settings.quick else "base")
-    check_choice("--random", random, RANDOM)
-    if output is not None:
-        check_output_file("--output", output, overwrite)
-    from hf_bert_impl.benchmark.run import Benchmark
 
-    with quiet_libraries():
-        path = None if model is None else checkpoints.open_checkpoint(model, any_family=True).path
-        source = Source(path, random, _device(device))
-        # No refreshing thread: it would take time from the measured one.
-        with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as line:
-            results = Benchmark(
-                source, settings, lambda text: line.update(text, refresh=True)
-            ).run()
-    if output is not None:
-        write_json(output, results)
-    show(results, as_json)
+    model: str | None = dataclasses.field(default=None, metadata=OPTIONAL)
+    """A folder or a hub id; without it, random weights."""
+    random: str | None = dataclasses.field(default=None, metadata={"choices": RANDOM})
+    """Random weights of a size: base, minilm, small or tiny; None for base."""
+    device: str | None = None
+    """cpu or cuda; None for cuda if available."""
+    output: Path | None = None
+    """Write the results to this .json."""
+    overwrite: bool = False
+    as_json: bool = False
+
+    def run(self) -> None:
+        """Measures, and prints the results."""
+        if self.model is not None and self.random is not None:
+            raise InputError("MODEL and --random exclude each other. Leave one out.")
+        if self.output is not None:
+            check_output_file("--output", self.output, self.overwrite, endings=(".json",))
+        from hf_bert_impl.benchmark.run import Benchmark as Race
+
+        with quiet_libraries():
+            path = self.model
+            if path is not None:
+                path = checkpoints.open_checkpoint(path, any_family=True).path
+            random = self.random or ("minilm" if self.quick else "base")
+            source = Source(path, random, _device(self.device))
+            # No refreshing thread: it would take time from the measured one.
+            with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as line:
+                settings = only(Settings, self)
+                results = Race(source, settings, lambda text: line.update(text, refresh=True)).run()
+        if self.output is not None:
+            write_json(self.output, results)
+        show(results, self.as_json)
 
 
 def _device(given: str | None) -> str:
     import torch
 
     usual = "cuda" if torch.cuda.is_available() else "cpu"
-    check_choice("--device", given or usual, dict.fromkeys(("cpu", usual)))
+    check_choice("device", given or usual, dict.fromkeys(("cpu", usual)))
     return given or usual

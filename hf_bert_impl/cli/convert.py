@@ -2,74 +2,85 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich import filesize
 from rich.text import Text
 
-from hf_bert_impl.cli.errors import in_options, quiet_libraries
-from hf_bert_impl.cli.options import AsJson, from_dataclass
+from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.reports import show
+from hf_bert_impl.cli.shared_options import only
 from hf_bert_impl.conversion.options import ConvertOptions
 from hf_bert_impl.files.json_files import to_json
+from hf_bert_impl.files.output_folder import check_output
 from hf_bert_impl.progress import progress_bar
 from hf_bert_impl.tables import console, print_table
 
-_SOURCE = (
-    "A folder, a TensorFlow prefix (bert_model.ckpt), a file, a zip or tar archive, or a hub id."
-)
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+    """A checkpoint of any format."""
+
+    model: Path
+    """A folder, a TensorFlow prefix (bert_model.ckpt), a file, a zip or tar archive, or a hub
+    id."""
+    as_json: bool = False
 
 
-@from_dataclass(ConvertOptions)
-def convert(
-    fields: dict[str, Any],
-    context: typer.Context,
-    src: Annotated[Path, typer.Argument(metavar="SRC", help=_SOURCE)],
-    dst: Annotated[Path, typer.Argument(metavar="DST", help="The folder to write.")],
-    as_json: AsJson = False,
-) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Convert(ConvertOptions, Source):
     """Convert any BERT checkpoint to a folder for transformers, and verify it.
 
     Reads TensorFlow checkpoints, Keras .h5, Flax .msgpack, PyTorch files and pickled modules, and
-    safetensors. It never runs code from a checkpoint. DST appears when the conversion succeeds.
+    safetensors. It never runs code from a checkpoint. The folder appears when the conversion
+    succeeds.
 
-    Example: hf-bert convert uncased_L-12_H-768_A-12.zip bert-base-uncased
+    Example: hf-bert convert uncased_L-12_H-768_A-12.zip --output bert-base-uncased
 
-    Example: hf-bert convert google-bert/bert-base-cased bert-base-cased --check-all
+    Example: hf-bert convert google-bert/bert-base-cased -o bert-base-cased --check-all
     """
-    with quiet_libraries():
-        from hf_bert_impl.conversion import convert as run
 
-        with progress_bar(not as_json) as update:
+    output: Path
 
-            def progress(done: int, total: int) -> None:
-                update(done, f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB", total)
+    def run(self) -> None:
+        """Converts, and prints the report."""
+        check_output(self.output, [self.model], self.overwrite)
+        with quiet_libraries():
+            from hf_bert_impl.conversion import convert
 
-            report = run(src, dst, progress=progress, **fields)
-    report.notes = [in_options(note, context.command) for note in report.notes]
-    show(report, as_json)
-    if not as_json:
-        typer.echo(f"{dst}: {', '.join(file['name'] for file in report.result['files'])}")
+            with progress_bar(not self.as_json) as update:
+
+                def progress(done: int, total: int) -> None:
+                    update(done, f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB", total)
+
+                options = dataclasses.asdict(only(ConvertOptions, self))
+                report = convert(self.model, self.output, progress=progress, **options)
+        show(report, self.as_json)
+        if not self.as_json:
+            files = ", ".join(file["name"] for file in report.result["files"])
+            typer.echo(f"{self.output}: {files}")
 
 
-def inspect(
-    src: Annotated[Path, typer.Argument(metavar="SRC", help=_SOURCE)],
-    as_json: AsJson = False,
-) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inspect(Source):
     """List the tensors of a checkpoint and their names after conversion.
 
     Example: hf-bert inspect bert_model.ckpt
     """
-    with quiet_libraries():
-        from hf_bert_impl.conversion.listing import list_tensors
 
-        listing = list_tensors(src)
-    if as_json:
-        typer.echo(to_json(listing))
-        return
-    _print_tensors(listing)
+    def run(self) -> None:
+        """Prints the tensors."""
+        with quiet_libraries():
+            from hf_bert_impl.conversion.listing import list_tensors
+
+            listing = list_tensors(self.model)
+        if self.as_json:
+            typer.echo(to_json(listing))
+        else:
+            _print_tensors(listing)
 
 
 def _print_tensors(listing: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import typer
@@ -25,8 +26,8 @@ SENTENCES = (
 HEADING = 80
 
 
-@quiet_libraries()
-def demo() -> None:
+@dataclasses.dataclass(frozen=True)
+class Demo:
     """Show on real weights, offline, what this package does.
 
     Loads all-MiniLM-L6-v2, compares its outputs with transformers' BERT, compares a few sentences
@@ -34,54 +35,58 @@ def demo() -> None:
 
     Example: hf-bert demo
     """
-    out = console()
-    folder = checkpoints.demo_folder()
 
-    # These imports take seconds, so they come after the folder has been found.
-    import torch
-    from transformers import AutoModel
+    @quiet_libraries()
+    def run(self) -> None:
+        """Prints the three parts."""
+        out = console()
+        folder = checkpoints.demo_folder()
 
-    import hf_bert_impl
-    from hf_bert_impl.measuring.beside import time_beside
-    from hf_bert_impl.parity import reference_model
-    from hf_bert_impl.parity.verification import verify_checkpoint
-    from hf_bert_impl.text_encoder import TextEncoder
+        # These imports take seconds, so they come after the folder has been found.
+        import torch
+        from transformers import AutoModel
 
-    checkpoint = checkpoints.Checkpoint(
-        "all-MiniLM-L6-v2", str(folder), checkpoints.open_checkpoint(str(folder)).config
-    )
-    report = verify_checkpoint(checkpoint)
-    out.print(Rule("1. The same numbers as transformers"), width=HEADING)
-    report.render(out, cases=False)
+        import hf_bert_impl
+        from hf_bert_impl.measuring.beside import time_beside
+        from hf_bert_impl.parity import reference_model
+        from hf_bert_impl.parity.verification import verify_checkpoint
+        from hf_bert_impl.text_encoder import TextEncoder
 
-    # The demo may run inside a larger process, so transformers must not stay changed.
-    hf_bert_impl.register()
-    try:
-        model = AutoModel.from_pretrained(folder, trust_remote_code=False, dtype=torch.float32)
-        model.eval()
-    finally:
-        hf_bert_impl.unregister()
-    out.print()
-    out.print(Rule("2. Sentences, by meaning"), width=HEADING)
-    kind = f"{type(model).__module__.partition('.')[0]}.{type(model).__name__}"
-    out.print(f"AutoModel.from_pretrained(...) gave {kind}", highlight=False)
-    encoder = TextEncoder(str(folder))
-    vectors = encoder.encode(SENTENCES, normalize_embeddings=True)  # (N, hidden)
-    print_similarities(SENTENCES, (vectors @ vectors.T).tolist())
+        checkpoint = checkpoints.Checkpoint(
+            "all-MiniLM-L6-v2", str(folder), checkpoints.open_checkpoint(str(folder)).config
+        )
+        report = verify_checkpoint(checkpoint)
+        out.print(Rule("1. The same numbers as transformers"), width=HEADING)
+        report.render(out, cases=False)
 
-    out.print(Rule("3. Speed on random tokens"), width=HEADING)
-    reference = reference_model(model)
-    times = time_beside(model, lambda batch: reference(**batch))
-    show_speed(times, f"{torch.get_num_threads()} threads, median of paired rounds")
-    out.print(
-        "Next: hf-bert verify google-bert/bert-base-cased, "
-        'hf-bert fill-mask google-bert/bert-base-cased "Nice to [MASK] you", or in Python '
-        "import hf_bert_impl; hf_bert_impl.register()",
-        markup=False,
-        highlight=False,
-    )
-    if not report.passed:
-        raise typer.Exit(1)
+        # The demo may run inside a larger process, so transformers must not stay changed.
+        hf_bert_impl.register()
+        try:
+            model = AutoModel.from_pretrained(folder, trust_remote_code=False, dtype=torch.float32)
+            model.eval()
+        finally:
+            hf_bert_impl.unregister()
+        out.print()
+        out.print(Rule("2. Sentences, by meaning"), width=HEADING)
+        kind = f"{type(model).__module__.partition('.')[0]}.{type(model).__name__}"
+        out.print(f"AutoModel.from_pretrained(...) gave {kind}", highlight=False)
+        encoder = TextEncoder(str(folder))
+        vectors = encoder.encode(SENTENCES, normalize_embeddings=True)  # (N, hidden)
+        print_similarities(SENTENCES, (vectors @ vectors.T).tolist())
+
+        out.print(Rule("3. Speed on random tokens"), width=HEADING)
+        reference = reference_model(model)
+        times = time_beside(model, lambda batch: reference(**batch))
+        show_speed(times, f"{torch.get_num_threads()} threads, median of paired rounds")
+        out.print(
+            "Next: hf-bert verify google-bert/bert-base-cased, "
+            'hf-bert fill-mask google-bert/bert-base-cased "Nice to [MASK] you", or in Python '
+            "import hf_bert_impl; hf_bert_impl.register()",
+            markup=False,
+            highlight=False,
+        )
+        if not report.passed:
+            raise typer.Exit(1)
 
 
 def print_similarities(texts: Sequence[str], similarities: list[list[float]]) -> None:

@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
+import dataclasses
 
-import typer
-
-from hf_bert_impl.cli.bulk import PANELS, JobOptions, TextOptions, run
-from hf_bert_impl.cli.options import (
-    AsJson,
-    Model,
-    Silent,
-    TextFile,
-    from_dataclass,
-    taken,
-)
+from hf_bert_impl.cli.bulk import JobOptions, TextOptions, run_job
 from hf_bert_impl.data.vector_table import PRECISIONS
-from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.errors import InputError
 
 
-@from_dataclass(TextOptions, JobOptions, panels=PANELS)
-def embed(
-    fields: dict[str, Any],
-    model: Model,
-    file: TextFile,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            help="A .npy or .parquet to write, or a folder (a name without an ending).",
-        ),
-    ],
-    as_json: AsJson = False,
-    quiet: Silent = False,
-) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Embed(TextOptions, JobOptions):
     """Write the vectors of texts to a .npy, a .parquet or a folder of parts.
 
     A .npy has one row per text, in input order; a .parquet has the columns id and vector. Works in
@@ -48,34 +23,32 @@ def embed(
 
     Example: hf-bert embed sentence-transformers/all-MiniLM-L6-v2 lines.txt --output vectors.npy
     """
-    text, where = taken(TextOptions, fields), JobOptions(**fields)
-    check_choice("precision", text.precision, PRECISIONS)
-    for option, is_given in (
-        ("--id-column", where.id_column is not None),
-        ("--precision int8", text.precision == "int8"),
-    ):
-        if is_given and output.suffix == ".npy":
-            raise InputError(
-                f"{option} needs a .parquet, and --output is {output.name}. Rename it to "
-                f"{output.stem}.parquet."
-            )
-    options = {
-        "model": model,
-        "dtype": text.dtype,
-        "normalize": text.normalize,
-        "token_budget": text.batch_tokens,
-        # Workers may have different numbers of threads.
-        "batch_invariant": text.batch_invariant or not output.suffix,
-    }
-    run(
-        "EmbedTexts",
-        file,
-        output,
-        text.column,
-        options,
-        where,
-        endings=(".npy", ".parquet"),
-        precision=text.precision,
-        as_json=as_json,
-        quiet=quiet,
-    )
+
+    normalize: bool = False
+    """Scale vectors to length 1."""
+    batch_invariant: bool = False
+    precision: str = dataclasses.field(default="float32", metadata={"choices": PRECISIONS})
+    """float32, float16 or int8. int8 needs a .parquet or a folder: a vector is its integers times
+    the column scale."""
+
+    def run(self) -> None:
+        """Computes the job."""
+        for option, is_given in (
+            ("id_column", self.id_column is not None),
+            ("precision=int8", self.precision == "int8"),
+        ):
+            if is_given and self.output.suffix == ".npy":
+                raise InputError(
+                    f"`{option}` needs a .parquet, and --output is {self.output.name}. Rename it "
+                    f"to {self.output.stem}.parquet.",
+                    option,
+                )
+        options = {
+            "dtype": self.dtype,
+            "normalize": self.normalize,
+            "token_budget": self.batch_tokens,
+            # Workers may have different numbers of threads.
+            "batch_invariant": self.batch_invariant or not self.output.suffix,
+        }
+        endings = (".npy", ".parquet")
+        run_job("EmbedTexts", self, self.column, options, endings, self.precision)

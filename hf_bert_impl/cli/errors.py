@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import signal
 import sys
 import threading
@@ -24,9 +23,6 @@ BUG = 1
 INTERRUPTED = 130
 #: The exit status after a signal is this and its number, as in shells.
 SIGNALLED = 128
-
-#: An argument's name, and its value, in a message of the library.
-_ARGUMENT = re.compile(r"`([a-z_]+)(?:=(\w+|'[^'`]*'))?`|^([a-z_]+)(?= is |=)")
 
 _debug = False
 
@@ -71,29 +67,44 @@ def set_debug(value: bool) -> None:
     _debug = value
 
 
-def in_options(text: str, command: Any) -> str:
-    """Replaces the library's arguments in a message by a command's options.
+def in_options(error: BaseException, command: Any) -> str:
+    """An exception's message with a command's options in place of the library's arguments.
 
     Args:
-        text: Arguments are between backticks, with or without a value, or begin the text.
+        error: The exception; its `options` are such arguments.
         command: Click's command.
 
     Returns:
-        `` `dtype` `` as --dtype, `` `to='h5'` `` as --to h5 and `` `check=False` `` as --no-check.
+        One line: `` `dtype` `` is --dtype, `` `to='h5'` `` --to h5, `` `check=False` `` --no-check,
+        and `` `model` `` MODEL.
     """
-    options = [item for item in command.params if item.param_type_name == "option"]
-    known = {option.name: option for option in options}
-
-    def written(match: re.Match[str]) -> str:
-        name, value = match[1] or match[3], match[2]
+    text, known = one_line(error), {item.name: item for item in command.params}
+    for code in getattr(error, "options", ()):
+        name, _, value = code.partition("=")
         if name not in known:
-            return match[0]
-        if value == "False":
-            return str(known[name].secondary_opts[0])
+            continue
         flag = str(max(known[name].opts, key=len))
-        return flag if value in (None, "True") else f"{flag} {value.strip(chr(39))}"
+        if known[name].param_type_name == "argument":
+            flag = known[name].metavar
+        if value == "False":
+            flag = str(known[name].secondary_opts[0])
+        elif value not in ("", "True"):
+            flag += f" {value.strip(chr(39))}"
+        text = text.replace(f"`{code}`", flag)
+        if text.startswith((f"{name} ", f"{name}=")):
+            text = flag + text.removeprefix(name)
+    return text
 
-    return _ARGUMENT.sub(written, text)
+
+def usage(context: Any) -> str:
+    """A command with its arguments and required options, as the user would write it."""
+    arguments, options = [], []
+    for item in context.command.params:
+        if item.param_type_name == "argument":
+            arguments.append(item.metavar if item.required else f"[{item.metavar}]")
+        elif item.required:
+            options.append(f"{max(item.opts, key=len)} {item.name.upper()}")
+    return " ".join((context.command_path, *arguments, *options))
 
 
 def report(error: BaseException, command: Any) -> int:
@@ -121,14 +132,17 @@ def _described(error: BaseException, command: Any) -> tuple[int, str]:
     """The exit status and the message of an exception."""
     if isinstance(error, _usage_error()):
         # Without a command the message is empty: the help has been printed.
-        usage = " ".join(error.format_message().split()).rstrip(".")  # type: ignore[attr-defined]
-        return BAD_INPUT, usage and f"{usage}. See --help."
+        line = " ".join(error.format_message().split()).rstrip(".")  # type: ignore[attr-defined]
+        context = error.ctx  # type: ignore[attr-defined]
+        if context is None or hasattr(context.command, "commands"):
+            return BAD_INPUT, line and f"{line}. See --help."
+        return BAD_INPUT, f"{line}. Usage: {usage(context)}. See --help."
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
         name = f"{str(error.filename)[:80]}…"
         return BAD_INPUT, f"{name} is too long for a file name. Check the path."
     if isinstance(error, ValueError | OSError):
         # The package raises these with a message for the user; so does transformers for files.
-        return BAD_INPUT, in_options(one_line(error), command)
+        return BAD_INPUT, in_options(error, command)
     if isinstance(error, OverflowError):
         # Libraries limit integers, and Python does not.
         what = f"A number is too large ({one_line(error)}). Choose a smaller one."

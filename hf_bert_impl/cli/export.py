@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import Model, OutputFolder, one_of
 from hf_bert_impl.cli.reports import failure_shown
-from hf_bert_impl.export import FILES, check_options, export_model
+from hf_bert_impl.export import FILES, check_options, check_packages, export_model
 from hf_bert_impl.files.output_folder import check_output
 from hf_bert_impl.tables import console
 
 
-def export(
-    model: Model,
-    output: OutputFolder,
-    format: Annotated[
-        str,
-        typer.Option("--format", "-f", help="onnx or openvino.", autocompletion=one_of(*FILES)),
-    ] = "onnx",
-    opset: Annotated[
-        int | None, typer.Option(help="ONNX operator version.", show_default="the exporter's")
-    ] = None,
-    length: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="The only number of tokens.", show_default="any up to the maximum"
-        ),
-    ] = None,
-) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Export:
     """Export a model to ONNX or OpenVINO, for any batch size and length.
 
     The exported graph computes padding. Its outputs are compared with the model's on padded
@@ -41,24 +25,37 @@ def export(
 
     Example: hf-bert export sentence-transformers/all-MiniLM-L6-v2 -o minilm-onnx --format onnx
     """
-    check_options(format, opset)
-    check_output(output, [Path(model).expanduser()], None)
-    with quiet_libraries():
-        import torch
 
-        checkpoint = checkpoints.open_checkpoint(model)
-        loaded, _ = checkpoints.load_whole(checkpoint, None, dtype=torch.float32)
-        tokenizer = checkpoints.load_own_tokenizer(checkpoint)
-        with failure_shown():
-            exported = export_model(
-                loaded,
-                output,
-                format,
-                opset=opset,
-                length=length,
-                tokenizer=tokenizer,
-                source=checkpoint.folder,
-            )
-    exported.report.render(console())
-    sizes = ", ".join(f"{name} ({size:,} bytes)" for name, size in exported.files.items())
-    typer.echo(f"{output}: {sizes}")
+    model: str
+    output: Path
+    format: str = dataclasses.field(default="onnx", metadata={"choices": FILES})
+    """onnx or openvino."""
+    opset: int | None = None
+    """ONNX operator version; None for the exporter's."""
+    length: int | None = None
+    """The only number of tokens; None for any up to the maximum."""
+
+    def run(self) -> None:
+        """Exports, and prints the comparison."""
+        check_options(self.format, self.opset)
+        check_output(self.output, [Path(self.model).expanduser()], None)
+        checkpoint = checkpoints.open_checkpoint(self.model)
+        check_packages(self.format)
+        with quiet_libraries():
+            import torch
+
+            loaded, _ = checkpoints.load_whole(checkpoint, None, dtype=torch.float32)
+            tokenizer = checkpoints.load_own_tokenizer(checkpoint)
+            with failure_shown():
+                exported = export_model(
+                    loaded,
+                    self.output,
+                    self.format,
+                    opset=self.opset,
+                    length=self.length,
+                    tokenizer=tokenizer,
+                    source=checkpoint.folder,
+                )
+        exported.report.render(console())
+        sizes = ", ".join(f"{name} ({size:,} bytes)" for name, size in exported.files.items())
+        typer.echo(f"{self.output}: {sizes}")

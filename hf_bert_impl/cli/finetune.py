@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import (
-    DataOptions,
-    OutputFolder,
-    PushToHub,
-    Silent,
-    from_dataclass,
-    one_of,
-    taken,
-)
+from hf_bert_impl.cli.options import OPTIONAL
+from hf_bert_impl.cli.shared_options import DataOptions, only
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.tables import console, print_table
@@ -31,105 +24,95 @@ TASKS = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class TaskOptions(DataOptions):
-    """The data of a task, and how they are read."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finetune(FinetuningOptions, DataOptions):
+    """Fine-tune a BERT for a task and score it.
 
+    OUTPUT gets model, tokenizer, metrics.json, pictures and a model card at the end. To resume an
+    interrupted run, repeat the command with --resume; it ends with the same weights. For several
+    GPUs or machines: accelerate launch $(which hf-bert) finetune …
+
+    Example: hf-bert finetune google-bert/bert-base-uncased train.tsv --task classification
+    --validation dev.tsv --text-column 0 --label-column 1 --output sentiment
+    """
+
+    train: str | None = dataclasses.field(default=None, metadata=OPTIONAL)
+    """Training data: .tsv, .csv, .jsonl, .json, .parquet, .conll, SQuAD's .json, or a folder with a
+    subfolder of .txt for each class; with --dataset a split."""
+    task: str = dataclasses.field(metadata={"completions": TASKS})
+    """classification, regression, token-classification, question-answering, multiple-choice or
+    masked-lm; or a GLUE task, such as mrpc."""
+    validation: str | None = None
+    """Data to choose the best epoch on."""
+    test: str | None = None
+    """Data to score at the end."""
     text_pair_column: str | None = None
     """The second text of a pair; for multiple-choice the choices, as a,b,c."""
-    multi_label: Annotated[
-        bool | None, typer.Option("--multi-label", help="Several labels per text: a,b or a list.")
-    ] = None
+    multi_label: bool | None = None
+    """Several labels per text: a,b or a list."""
     doc_stride: int | None = None
     """question-answering: overlap between windows of a long text, in tokens."""
     masking: str | None = dataclasses.field(
         default=None, metadata={"choices": ("token", "whole-word")}
     )
     """masked-lm: token or whole-word; None for token."""
+    push_to_hub: str | None = None
+    as_json: bool = False
+    """Print metrics.json in place of a table."""
+    quiet: bool = False
 
+    def run(self) -> None:
+        """Fine-tunes, and prints the scores."""
+        check_not_refused()
+        is_first = not int(os.environ.get("RANK", 0))  # which alone prints and pushes
+        is_quiet = self.quiet or not is_first
+        repository = self.push_to_hub if is_first else None
+        with quiet_libraries():
+            checkpoint = checkpoints.open_checkpoint(self.model, with_tokenizer=True)
+            from hf_bert_impl.tasks.registry import GLUE, make_task
+            from hf_bert_impl.training.finetuning import Sources, finetune
+            from hf_bert_impl.training.finetuning_output import check_new, unfinished
+            from hf_bert_impl.training.reporting import progress
 
-@from_dataclass(TaskOptions, FinetuningOptions, output=OutputFolder)
-def finetune(
-    fields: dict[str, Any],
-    task: Annotated[
-        str,
-        typer.Argument(
-            metavar="TASK",
-            help=f"{', '.join(TASKS)}; or a GLUE task, such as mrpc.",
-            autocompletion=one_of(*TASKS),
-        ),
-    ],
-    train: Annotated[
-        str | None,
-        typer.Option(
-            help="Training data: .tsv, .csv, .jsonl, .json, .parquet, .conll, SQuAD's .json, or a "
-            "folder with a subfolder of .txt for each class; with --dataset a split."
-        ),
-    ] = None,
-    validation: Annotated[
-        str | None, typer.Option(help="Data to choose the best epoch on.")
-    ] = None,
-    test: Annotated[str | None, typer.Option(help="Data to score at the end.")] = None,
-    push_to_hub: PushToHub = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print metrics.json in place of a table.")
-    ] = False,
-    quiet: Silent = False,
-) -> None:
-    """Fine-tune a BERT for a task and score it.
+            names = ("doc_stride", "masking", "multi_label")
+            special = {name: getattr(self, name) for name in names}
+            chosen = {name: value for name, value in special.items() if value is not None}
+            made = make_task(self.task, self.columns, self.dataset, **chosen)
+            validation = self.validation
+            if self.task in GLUE:
+                validation = validation or GLUE[self.task].validation
+            if self.train is None and made.dataset is None:
+                raise InputError(
+                    "There is no training data. Give TRAIN after MODEL, or --dataset ID."
+                )
+            options = dataclasses.replace(
+                only(FinetuningOptions, self),
+                model=checkpoint.path,
+                output=self.output.expanduser(),
+            )
+            if repository is not None:
+                from hf_bert_impl.hub.uploading import reserve
 
-    DIR gets model, tokenizer, metrics.json, pictures and a model card at the end. To resume an
-    interrupted run, repeat the command with --resume; it ends with the same weights. For several
-    GPUs or machines: accelerate launch $(which hf-bert) finetune …
+                check_new(options)
+                reserve(repository, made.head)
+            try:
+                with progress(not is_quiet) as callbacks:
+                    sources = Sources(self.train or "train", validation, self.test)
+                    report = finetune(made, sources, options, callbacks)
+            except KeyboardInterrupt:
+                if unfinished(options.output).is_dir() and not is_quiet:
+                    line = "interrupted; run the same command with --resume to resume"
+                    typer.echo(line, err=True)
+                raise
+            if repository is not None:
+                import hf_bert_impl
+                from hf_bert_impl.hub.pushing import push_folder
 
-    Example: hf-bert finetune classification --model google-bert/bert-base-uncased --train
-    train.tsv --validation dev.tsv --text-column 0 --label-column 1 --output sentiment
-    """
-    check_not_refused()
-    output = fields["output"]
-    if int(os.environ.get("RANK", 0)):  # only the first process prints and pushes
-        quiet, as_json, push_to_hub = True, False, None
-    with quiet_libraries():
-        checkpoint = checkpoints.open_checkpoint(fields["model"], with_tokenizer=True)
-        from hf_bert_impl.tasks.registry import GLUE, make_task
-        from hf_bert_impl.training.finetuning import Sources
-        from hf_bert_impl.training.finetuning import finetune as run
-        from hf_bert_impl.training.finetuning_output import check_new, unfinished
-        from hf_bert_impl.training.reporting import progress
-
-        data = taken(TaskOptions, fields)
-        names = ("doc_stride", "masking", "multi_label")
-        special = {name: getattr(data, name) for name in names}
-        chosen = {name: value for name, value in special.items() if value is not None}
-        made = make_task(task, data.columns, data.dataset, **chosen)
-        if task in GLUE:
-            validation = validation or GLUE[task].validation
-        if train is None and made.dataset is None:
-            raise InputError("There is no training data. Add --train FILE or --dataset ID.")
-        fields |= {"model": checkpoint.path, "output": output.expanduser()}
-        options = FinetuningOptions(**fields)
-        if push_to_hub is not None:
-            from hf_bert_impl.hub.uploading import reserve
-
-            check_new(options)
-            reserve(push_to_hub, made.head)
-        try:
-            with progress(not quiet) as callbacks:
-                sources = Sources(train or "train", validation, test)
-                report = run(made, sources, options, callbacks)
-        except KeyboardInterrupt:
-            if unfinished(options.output).is_dir() and not quiet:
-                typer.echo("interrupted; run the same command with --resume to resume", err=True)
-            raise
-        if push_to_hub is not None:
-            import hf_bert_impl
-            from hf_bert_impl.hub.pushing import push_folder
-
-            push_folder(options.output, push_to_hub, getattr(hf_bert_impl, made.head))
-    if as_json:
-        typer.echo(to_json(report))
-    elif not quiet:
-        print_report(f"{output}: {task}", report)
+                push_folder(options.output, repository, getattr(hf_bert_impl, made.head))
+        if self.as_json and is_first:
+            typer.echo(to_json(report))
+        elif not is_quiet:
+            print_report(f"{self.output}: {self.task}", report)
 
 
 def print_report(title: str, report: dict[str, Any]) -> None:

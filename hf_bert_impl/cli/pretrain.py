@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, ClassVar
 
 import typer
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import (
-    AsJson,
-    Files,
-    OutputFolder,
-    PushToHub,
-    Silent,
-    from_dataclass,
-)
+from hf_bert_impl.cli.shared_options import only
+from hf_bert_impl.data.option_ranges import COUNT
 from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.training.launch import check_not_refused
@@ -28,80 +23,84 @@ from hf_bert_impl.training.pretraining_options import PretrainingOptions
 if TYPE_CHECKING:
     from hf_bert_impl.training.pretraining import PretrainingResult
 
-MODEL, RUN = "The model", "The run"
-#: Headings of the help, by the first field below each.
-PANELS = {"tokenizer": MODEL, "layout": "The text", "max_steps": "Training", "logging_steps": RUN}
 
-
-def _size(text: str, default: str) -> Any:
-    return typer.Option(min=1, help=text, show_default=default, rich_help_panel=MODEL)
-
-
-@from_dataclass(
-    PretrainingOptions,
-    panels=PANELS,
-    files=Files,
-    output=OutputFolder,
-    sizes=None,
-)
-def pretrain(
-    fields: dict[str, Any],
-    layers: Annotated[int | None, _size("Encoder layers.", "12")] = None,
-    hidden_size: Annotated[int | None, _size("Hidden size.", "768")] = None,
-    heads: Annotated[int | None, _size("Attention heads.", "hidden size / 64")] = None,
-    intermediate_size: Annotated[int | None, _size("Feed-forward size.", "4 × hidden size")] = None,
-    push_to_hub: PushToHub = None,
-    as_json: AsJson = False,
-    quiet: Silent = False,
-) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Pretrain(PretrainingOptions):
     """Train a BERT on text, from random weights or from a checkpoint.
 
-    DIR gets the model, its checkpoints, training_log.jsonl, tensorboard/ and curves.png. To resume
-    an interrupted run, repeat the command with --resume; it ends with the same weights. For several
-    GPUs or machines: accelerate launch $(which hf-bert) pretrain …
+    OUTPUT gets the model, its checkpoints, training_log.jsonl, tensorboard/ and curves.png. To
+    resume an interrupted run, repeat the command with --resume; it ends with the same weights. For
+    several GPUs or machines: accelerate launch $(which hf-bert) pretrain …
 
     Example: hf-bert pretrain corpus.txt --tokenizer my-tokenizer --layers 4 --hidden-size 256
     --max-steps 5000 --output my-bert
     """
-    check_not_refused()
-    from hf_bert_impl.training.pretraining import check_new
-    from hf_bert_impl.training.pretraining import pretrain as run
-    from hf_bert_impl.training.pretraining_model import MODELS
-    from hf_bert_impl.training.reporting import progress
 
-    sizes = {
-        "num_hidden_layers": layers,
-        "hidden_size": hidden_size,
-        "num_attention_heads": heads,
-        "intermediate_size": intermediate_size,
-    }
-    chosen = {name: size for name, size in sizes.items() if size is not None}
-    options = PretrainingOptions(**fields, sizes=chosen)
-    if int(os.environ.get("RANK", 0)):  # only the first process prints and pushes
-        quiet, as_json, push_to_hub = True, False, None
-    with quiet_libraries(), dataset_bars(not quiet):
-        if options.model is not None:
-            checkpoints.open_checkpoint(options.model)
-        if push_to_hub is not None:
-            from hf_bert_impl.hub.uploading import reserve
+    SETTINGS: ClassVar = (
+        *("config", "sizes", "masking", "mlm_probability", "max_predictions", "packing"),
+        *("short_seq_prob", "weight_decay", "gradient_checkpointing"),
+        *("logging_steps", "keep_checkpoints", "processes", "workers", "cache_dir"),
+    )
 
-            check_new(options)
-            reserve(push_to_hub, MODELS[options.objective].__name__)
-        try:
-            with progress(not quiet) as callbacks:
-                result = run(options, callbacks)
-        except KeyboardInterrupt:
-            if not quiet:
-                typer.echo("interrupted; run the same command with --resume to resume", err=True)
-            raise
-        if push_to_hub is not None:
-            from hf_bert_impl.hub.pushing import push_folder
+    layers: int | None = None
+    """Encoder layers; None for 12."""
+    hidden_size: int | None = None
+    """Hidden size; None for 768."""
+    heads: int | None = None
+    """Attention heads; None for hidden size / 64."""
+    intermediate_size: int | None = None
+    """Feed-forward size; None for 4 × hidden size."""
+    push_to_hub: str | None = None
+    as_json: bool = False
+    quiet: bool = False
 
-            push_folder(options.output, push_to_hub, MODELS[options.objective])
-    if as_json:
-        typer.echo(to_json(result))
-    elif not quiet:
-        print_result(result)
+    def run(self) -> None:
+        """Trains, and prints the last losses."""
+        check_not_refused()
+        sizes = {
+            "num_hidden_layers": self.layers,
+            "hidden_size": self.hidden_size,
+            "num_attention_heads": self.heads,
+            "intermediate_size": self.intermediate_size,
+        }
+        chosen = {name: size for name, size in sizes.items() if size is not None}
+        for name in ("layers", "hidden_size", "heads", "intermediate_size"):
+            if getattr(self, name) is not None:
+                COUNT.check(name, getattr(self, name))
+        from hf_bert_impl.training.pretraining import check_new, pretrain
+        from hf_bert_impl.training.pretraining_model import MODELS
+        from hf_bert_impl.training.reporting import progress
+
+        options = dataclasses.replace(
+            only(PretrainingOptions, self), sizes={**self.sizes, **chosen}
+        )
+        is_first = not int(os.environ.get("RANK", 0))  # which alone prints and pushes
+        is_quiet = self.quiet or not is_first
+        repository = self.push_to_hub if is_first else None
+        with quiet_libraries(), dataset_bars(not is_quiet):
+            if self.model is not None:
+                checkpoints.open_checkpoint(self.model)
+            if repository is not None:
+                from hf_bert_impl.hub.uploading import reserve
+
+                check_new(options)
+                reserve(repository, MODELS[self.objective].__name__)
+            try:
+                with progress(not is_quiet) as callbacks:
+                    result = pretrain(options, callbacks)
+            except KeyboardInterrupt:
+                if not is_quiet:
+                    line = "interrupted; run the same command with --resume to resume"
+                    typer.echo(line, err=True)
+                raise
+            if repository is not None:
+                from hf_bert_impl.hub.pushing import push_folder
+
+                push_folder(options.output, repository, MODELS[self.objective])
+        if self.as_json and is_first:
+            typer.echo(to_json(result))
+        elif not is_quiet:
+            print_result(result)
 
 
 @contextlib.contextmanager

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import dataclasses
+from typing import TYPE_CHECKING
 
 import typer
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import AsJson, Model, from_dataclass
 from hf_bert_impl.cli.reports import failure_shown, show_speed
+from hf_bert_impl.cli.shared_options import only
 from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.hub.options import PushOptions
 from hf_bert_impl.tables import console
@@ -20,15 +21,8 @@ if TYPE_CHECKING:
 _SHOWN = 3
 
 
-@from_dataclass(PushOptions)
-def push(
-    fields: dict[str, Any],
-    model: Model,
-    repo_id: Annotated[
-        str, typer.Argument(metavar="REPO_ID", help="NAME or OWNER/NAME on the hub.")
-    ],
-    as_json: AsJson = False,
-) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Push(PushOptions):
     """Publish a model on the hub, after a check that it loads without this package.
 
     The repository has weights, config, tokenizer, code and a model card. It loads as transformers'
@@ -38,30 +32,42 @@ def push(
 
     Example: hf-bert push ./trained me/my-bert --dry-run ./repository
     """
-    options = PushOptions(**fields)
-    options.check(repo_id)
-    with quiet_libraries():
-        from hf_bert_impl.hub.pushing import push as publish
 
-        checkpoint = checkpoints.open_checkpoint(model)
-        loaded, left_out = checkpoints.load_whole(checkpoint, dtype="auto")
-        tokenizer = checkpoints.load_own_tokenizer(checkpoint)
-        try:
-            with failure_shown(as_json):
-                pushed = publish(
-                    loaded, repo_id, tokenizer=tokenizer, source=checkpoint.folder, **fields
-                )
-        except KeyboardInterrupt:
-            if options.dry_run is None:
-                typer.echo("interrupted; run the same command again to resume", err=True)
-            raise
-    if pushed.missing:
-        flags = " ".join(f"--{name.replace('_', '-')}" for name in pushed.missing)
-        typer.echo(f"warning: the model card lacks what {flags} would add", err=True)
-    if as_json:
-        typer.echo(to_json(vars(pushed) | {"left_out": left_out}))
-        return
-    _print(pushed, left_out, tokenizer is not None)
+    model: str
+    repo_id: str
+    """NAME or OWNER/NAME on the hub."""
+    as_json: bool = False
+
+    def run(self) -> None:
+        """Publishes, and prints what was published."""
+        self.check(self.repo_id)
+        with quiet_libraries():
+            from hf_bert_impl.hub.pushing import push
+
+            checkpoint = checkpoints.open_checkpoint(self.model)
+            loaded, left_out = checkpoints.load_whole(checkpoint, dtype="auto")
+            tokenizer = checkpoints.load_own_tokenizer(checkpoint)
+            options = dataclasses.asdict(only(PushOptions, self))
+            try:
+                with failure_shown(self.as_json):
+                    pushed = push(
+                        loaded,
+                        self.repo_id,
+                        tokenizer=tokenizer,
+                        source=checkpoint.folder,
+                        **options,
+                    )
+            except KeyboardInterrupt:
+                if self.dry_run is None:
+                    typer.echo("interrupted; run the same command again to resume", err=True)
+                raise
+        if pushed.missing:
+            flags = " ".join(f"--{name.replace('_', '-')}" for name in pushed.missing)
+            typer.echo(f"warning: the model card lacks what {flags} would add", err=True)
+        if self.as_json:
+            typer.echo(to_json(vars(pushed) | {"left_out": left_out}))
+        else:
+            _print(pushed, left_out, tokenizer is not None)
 
 
 def _print(pushed: Pushed, left_out: list[str], has_tokenizer: bool) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Any
 
 import typer
 
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import Dtype, Model, from_dataclass
+from hf_bert_impl.cli.shared_options import only
 from hf_bert_impl.serving.options import KEY_VARIABLE, LOOPBACK, PATHS, ServingOptions
 
 
-@from_dataclass(ServingOptions, dtype=Dtype)
-def serve(fields: dict[str, Any], model: Model) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Serve(ServingOptions):
     """Serve a model over HTTP; requests are batched without padding.
 
     The paths are OpenAI's /v1/embeddings, /rerank of Cohere and text-embeddings-inference,
@@ -23,18 +24,22 @@ def serve(fields: dict[str, Any], model: Model) -> None:
 
     Example: hf-bert serve sentence-transformers/all-MiniLM-L6-v2 --port 8080
     """
-    from hf_bert_impl.serving.server import serve as run
 
-    options = ServingOptions(**fields)
+    model: str
 
-    def ready(address: str, info: Any) -> None:
-        typer.echo(f"{address}{PATHS[info.task]} serves {info.name}; press Ctrl-C to stop")
-        if options.host not in LOOPBACK and not os.environ.get(KEY_VARIABLE):
-            typer.echo(
-                f"warning: every client of {options.host} can use this server; set {KEY_VARIABLE} "
-                "to require a key",
-                err=True,
-            )
+    def run(self) -> None:
+        """Serves until it is told to stop."""
+        self.check()
+        from hf_bert_impl.serving.server import serve
 
-    with quiet_libraries():
-        run(model, options, ready)
+        def ready(address: str, info: Any) -> None:
+            typer.echo(f"{address}{PATHS[info.task]} serves {info.name}; press Ctrl-C to stop")
+            if self.host not in LOOPBACK and not os.environ.get(KEY_VARIABLE):
+                typer.echo(
+                    f"warning: every client of {self.host} can use this server; set "
+                    f"{KEY_VARIABLE} to require a key",
+                    err=True,
+                )
+
+        with quiet_libraries():
+            serve(self.model, only(ServingOptions, self), ready)

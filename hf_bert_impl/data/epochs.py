@@ -45,7 +45,8 @@ class Epochs(TorchDataset):
         if shuffle and len(examples) < batch_size:
             raise InputError(
                 f"the text makes {len(examples)} examples, fewer than a batch of {batch_size}. "
-                "Give more text, or lower `batch_size`."
+                "Give more text, or lower `batch_size`.",
+                "batch_size",
             )
         self.examples = examples
         self.seed = seed

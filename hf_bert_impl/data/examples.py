@@ -44,7 +44,8 @@ class ExampleOptions:
         if self.packing and self.objective != "mlm":
             raise InputError(
                 f"packing does not go with objective {self.objective!r}. Use `objective='mlm'`, or "
-                "leave `packing` out."
+                "leave `packing` out.",
+                "objective='mlm' packing",
             )
         check_ranges(self)
 
@@ -116,5 +117,6 @@ def check_pairs(documents: int, longest: int) -> None:
     if longest < 2:
         raise InputError(
             f"each of the {documents} documents is a single sentence, which no other follows. Use "
-            "`layout='files'` or `layout='lines'`, which split sentences, or `objective='mlm'`."
+            "`layout='files'` or `layout='lines'`, which split sentences, or `objective='mlm'`.",
+            "layout='files' layout='lines' objective='mlm'",
         )

@@ -80,7 +80,8 @@ class Masker:
         if self.options.unit == "whole-word" and by_beginnings and not self._continues.any():
             raise InputError(
                 "the tokenizer's vocabulary has no pieces that begin with ##, which whole-word "
-                "masking needs. Use a WordPiece tokenizer, or `masking='token'`."
+                "masking needs. Use a WordPiece tokenizer, or `masking='token'`.",
+                "masking='token'",
             )
         self._replacements = np.flatnonzero(~self._is_special)
 

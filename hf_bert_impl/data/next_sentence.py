@@ -61,13 +61,15 @@ def make_pairs(
     if len(documents) < 2:
         raise InputError(
             "next-sentence pairs need text from other documents, and there is only one. Give at "
-            "least 2 documents, or use `objective='mlm'`."
+            "least 2 documents, or use `objective='mlm'`.",
+            "objective='mlm'",
         )
     room = max_length - PAIR_SPECIAL_TOKENS
     if room < SHORTEST_TARGET:
         raise InputError(
             f"max_length={max_length} is too short for two segments and 3 special tokens. "
-            f"Use at least {PAIR_SPECIAL_TOKENS + SHORTEST_TARGET}."
+            f"Use at least {PAIR_SPECIAL_TOKENS + SHORTEST_TARGET}.",
+            "max_length",
         )
     balance = _Balance(rng)
     for index in indices:

@@ -34,7 +34,7 @@ class Range:
     def check(self, name: str, value: Any) -> None:
         """Raises InputError, with the name, for a number outside the range."""
         if value not in self:
-            raise InputError(f"{name} is {value!r}. Use {self}.")
+            raise InputError(f"{name} is {value!r}. Use {self}.", name)
 
     def __str__(self) -> str:
         kind = "a whole number" if self.whole else "a number"
@@ -46,7 +46,8 @@ def check_length(name: str, length: int, least: int, positions: int) -> None:
     """Raises InputError if a length in tokens is below `least` or above the model's positions."""
     if not least <= length <= positions:
         raise InputError(
-            f"{name} is {length}. Use {least} to {positions}, for which the model has positions."
+            f"{name} is {length}. Use {least} to {positions}, for which the model has positions.",
+            name,
         )
 
 
@@ -58,6 +59,7 @@ POSITIVE_SHARE = Range(0, 1, above=True)
 #: Above 1 either destroys the weights at once.
 RANGES = {
     "batch_size": COUNT,
+    "batch_tokens": STEPS,
     "doc_stride": Range(0, MILLION, whole=True),
     "dupe_factor": COUNT,
     "early_stopping": COUNT,
@@ -66,6 +68,7 @@ RANGES = {
     "gradient_accumulation": COUNT,
     "keep_checkpoints": COUNT,
     "learning_rate": Range(0, 1, above=True),
+    "limit": STEPS,
     "logging_steps": STEPS,
     "max_answer_len": COUNT,
     "max_length": COUNT,
@@ -80,6 +83,7 @@ RANGES = {
     "save_steps": STEPS,
     "seed": Range(0, LARGEST_SEED, whole=True),
     "short_seq_prob": Range(0, 1),
+    "tolerance": Range(0, MILLION),
     "top_k": COUNT,
     "validation_share": Range(0, 1, below=True),
     "warmup": Range(0, 1000 * MILLION),

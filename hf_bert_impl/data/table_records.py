@@ -58,7 +58,8 @@ class Choice:
             shown = ", ".join(map(repr, known)) or "none"
             raise InputError(
                 f"{file} has {len(others)} columns ({shown}). Name the column of the texts with "
-                "`column`."
+                "`column`.",
+                "column",
             )
         return [name if name in known else None for name in self.names_or(*others)]
 

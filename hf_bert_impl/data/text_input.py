@@ -271,7 +271,8 @@ def _plain(lines: Iterator[str], name: str, choice: Choice) -> Iterator[Values]:
     if choice.id_column is not None:
         raise InputError(
             f"{name} is read as plain lines, and `id_column` is given. Name the field of the texts "
-            "with `column`, or leave it out."
+            "with `column`, or leave it out.",
+            "id_column column",
         )
     for number, line in enumerate(lines, 1):
         yield f"line {number} of {name}", [line.removesuffix("\n").removesuffix("\r")]

@@ -42,7 +42,8 @@ def make_spans(
     if room < 1:
         raise InputError(
             f"max_length={max_length} is too short for 2 special tokens and text. "
-            f"Use at least {SPAN_SPECIAL_TOKENS + 1}."
+            f"Use at least {SPAN_SPECIAL_TOKENS + 1}.",
+            "max_length",
         )
     target = rng.randint(1, room) if rng.random() < short_seq_prob else room
     span: list[int] = []

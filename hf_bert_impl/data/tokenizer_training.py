@@ -78,7 +78,8 @@ def train_tokenizer(
     if least > vocab_size:
         raise InputError(
             f"a vocabulary of {vocab_size} tokens is too small for the {len(alphabet)} characters "
-            f"of the text. Use `vocab_size={least}` or more, or lower `character_coverage`."
+            f"of the text. Use `vocab_size={least}` or more, or lower `character_coverage`.",
+            f"vocab_size={least} character_coverage",
         )
     known = [*SPECIAL_TOKENS, *pieces]
     texts, minimum = clean_texts(files, column), chosen.min_frequency

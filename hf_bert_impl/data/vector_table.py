@@ -46,7 +46,8 @@ def as_stored(vectors: np.ndarray, precision: str) -> tuple[np.ndarray, np.ndarr
     if len(wrong):
         raise InputError(
             f"a number of the vector is {largest[wrong[0], 0]:g}, which {precision} cannot hold. "
-            "Use `precision='float32'`."
+            "Use `precision='float32'`.",
+            "precision='float32'",
         )
     if precision == "float16":
         return vectors.astype(kind), None

@@ -8,13 +8,14 @@ from hf_bert_impl.data.option_ranges import POSITIVE_SHARE, STEPS, Range, check_
 
 #: The trainer allocates memory for this many tokens before it reads.
 MOST_TOKENS = 10_000_000
+SIZES = Range(6, MOST_TOKENS, whole=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class WordPieceOptions:
     """How a WordPiece vocabulary is learnt."""
 
-    vocab_size: int = dataclasses.field(default=30522, metadata={"min": 6})
+    vocab_size: int = 30522
     """Maximum number of tokens; there are fewer if the text has no more pieces to merge."""
     lowercase: bool = True
     """Lower-case the text and remove accents, in training and in use."""
@@ -26,15 +27,14 @@ class WordPieceOptions:
     """The column or field of the texts; None for text in JSON lines, a table's only one."""
 
     def __post_init__(self) -> None:
-        sizes = Range(0, MOST_TOKENS, whole=True)
-        check_ranges(self, vocab_size=sizes, min_frequency=STEPS, character_coverage=POSITIVE_SHARE)
+        check_ranges(self, vocab_size=SIZES, min_frequency=STEPS, character_coverage=POSITIVE_SHARE)
 
 
 @dataclasses.dataclass(frozen=True)
 class WordOptions:
     """How a vocabulary of words is made."""
 
-    vocab_size: int | None = dataclasses.field(default=None, metadata={"min": 6})
+    vocab_size: int | None = None
     """Maximum number of tokens, special ones included; None for all words."""
     min_frequency: int = 1
     """How many times a word must occur."""
@@ -42,4 +42,4 @@ class WordOptions:
     """The column or field of the texts; None for text in JSON lines, a table's only one."""
 
     def __post_init__(self) -> None:
-        check_ranges(self, vocab_size=STEPS, min_frequency=STEPS)
+        check_ranges(self, vocab_size=SIZES, min_frequency=STEPS)

@@ -149,14 +149,16 @@ def cut_windows(
             raise InputError(
                 f"the question {question[:60]!r} leaves no tokens for the context: with special "
                 f"tokens it has {max_seq_len - room}, and max_seq_len is {max_seq_len}. Raise "
-                "`max_seq_len`, or lower `max_question_len`."
+                "`max_seq_len`, or lower `max_question_len`.",
+                "max_seq_len max_question_len",
             )
         stride = min(DOC_STRIDE, max_seq_len // 2, room // 2) if doc_stride is None else doc_stride
         if total > room and stride >= room:
             raise InputError(
                 f"doc_stride={stride} is not smaller than the {room} tokens that the question "
                 f"{question[:60]!r} leaves for the context. Lower `doc_stride`, or raise "
-                "`max_seq_len`."
+                "`max_seq_len`.",
+                "doc_stride max_seq_len",
             )
         ends = range(room, total + room - stride, room - stride) if total > room else [total]
         cut.append([Window(context, frame, max(end - room, 0), min(end, total)) for end in ends])
@@ -171,7 +173,8 @@ def check_lengths(max_seq_len: int, doc_stride: int | None, max_question_len: in
     if doc_stride is not None and doc_stride >= max_seq_len:
         raise InputError(
             f"doc_stride={doc_stride} is not smaller than the window of {max_seq_len} tokens. "
-            "Lower `doc_stride`, or raise `max_seq_len`."
+            "Lower `doc_stride`, or raise `max_seq_len`.",
+            "doc_stride max_seq_len",
         )
 
 

@@ -67,7 +67,8 @@ def train_words(
     if not words:
         raise InputError(
             f"vocab_size={vocab_size} and min_frequency={min_frequency} leave no word of the text. "
-            f"Raise `vocab_size` above {len(SPECIAL_TOKENS)}, or lower `min_frequency`."
+            f"Raise `vocab_size` above {len(SPECIAL_TOKENS)}, or lower `min_frequency`.",
+            "vocab_size min_frequency",
         )
     known = sum(counts[word] for word in words)
     report = WordReport(len(SPECIAL_TOKENS) + len(words), len(counts), 1 - known / counts.total())

@@ -254,14 +254,17 @@ class Job:
         if differences and not overwrite:
             raise InputError(
                 f"{folder} was begun with other settings: {'; '.join(differences)}. Choose another "
-                "`output`, or replace it with `overwrite=True`."
+                "`output`, or replace it with `overwrite=True`.",
+                " ".join(("output", "overwrite=True", *filter(str.isidentifier, names))),
             )
         is_finished = (folder / MANIFEST).exists() and all(
             (folder / part).exists() for part in read_json(folder / MANIFEST)["parts"]
         )
         if is_finished and not resume and not overwrite:
             raise InputError(
-                f"{folder} is finished. Replace it with `overwrite=True`, or choose another output."
+                f"{folder} is finished. Replace it with `overwrite=True`, or choose another "
+                "output.",
+                "overwrite=True",
             )
         return None if is_finished and not overwrite else bool(differences) or is_finished
 
@@ -332,7 +335,7 @@ def _is_of_row(error: Exception) -> bool:
 def _check_id(place: str, identifier: Any, kind: type | None, known: sqlite3.Connection) -> None:
     """Raises InputError if an id is missing, of another type than the first one, or repeated."""
     if identifier is None or identifier == "":
-        raise InputError(f"{place} has no id. Add one, or leave `id_column` out.")
+        raise InputError(f"{place} has no id. Add one, or leave `id_column` out.", "id_column")
     is_large = isinstance(identifier, int) and not -(2**63) <= identifier < 2**63
     if type(identifier) is not kind or is_large:
         expected = "a string" if kind is str else "an integer of 64 bits"
@@ -343,5 +346,7 @@ def _check_id(place: str, identifier: Any, kind: type | None, known: sqlite3.Con
         check_record_text(f"the id in {place}", identifier)
     if not known.execute("INSERT OR IGNORE INTO ids VALUES (?)", (identifier,)).rowcount:
         raise InputError(
-            f"{place} repeats the id {identifier!r:.60}. Make ids unique, or leave `id_column` out."
+            f"{place} repeats the id {identifier!r:.60}. Make ids unique, or leave `id_column` "
+            "out.",
+            "id_column",
         )

@@ -35,7 +35,8 @@ class Computing:
         if self.task.precision != precision:
             raise InputError(
                 f"A worker computes in {self.task.precision}, and the job began in {precision}. "
-                "Choose a `dtype`, or use machines of one kind."
+                "Choose a `dtype`, or use machines of one kind.",
+                "dtype",
             )
 
     def __call__(self, table: Any) -> Any:
@@ -117,7 +118,8 @@ def run_on_ray(
             raise InputError(
                 f"The workers of a part died {RETRIES + 1} times, probably for lack of memory. "
                 "Completed parts are kept. Run it again with a smaller `part_size` or "
-                "`batch_tokens`, or with fewer `workers`."
+                "`batch_tokens`, or with fewer `workers`.",
+                "part_size batch_tokens workers",
             ) from error
         finally:
             context.checkpoint_config, context.enable_progress_bars = before
@@ -175,7 +177,8 @@ def connected(address: str | None) -> Iterator[Any]:
         raise InputError(
             f"Ray cannot be reached at {address!r} ({str(error).partition('.')[0]:.200}). Use an "
             "address such as 10.0.0.1:6379, start a cluster with `ray start --head`, or leave "
-            "`address` out."
+            "`address` out.",
+            "address",
         ) from error
     try:
         yield ray

@@ -144,7 +144,8 @@ class Forward:
             if getattr(self.bare.config, "batch_invariant", False):
                 raise InputError(
                     f"batch_invariant=True cannot be used with {reason or 'a row without tokens'}. "
-                    "Leave it out, or set batch_invariant=False."
+                    "Leave it out, or set batch_invariant=False.",
+                    "batch_invariant",
                 )
             return self.stock(**given)
         reads_all = reason is not None or self.reads == BY_ALL
@@ -210,7 +211,8 @@ class Forward:
         else:
             raise InputError(
                 "batch_invariant=True cannot be used with a head of transformers. Compute one text "
-                "per call, or set batch_invariant=False."
+                "per call, or set batch_invariant=False.",
+                "batch_invariant",
             )
         return output if returns_dict or output is None else output.to_tuple()
 

@@ -16,6 +16,11 @@ from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import swap_in
 from hf_bert_impl.files.lock import lock_file, output_lock, unwritable
 
+#: Endings of files, with which no new folder begins.
+FILES = (
+    *(".txt", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".npy", ".zip", ".html", ".png"),
+    *(".onnx", ".xml", ".bin", ".pt", ".pth", ".pt2", ".h5", ".msgpack", ".safetensors", ".ckpt"),
+)
 #: The report of `convert`, which lists the files that a later result replaces.
 REPORT = "conversion_report.json"
 #: Weights, predictions and their files, which must not mix with another model's.
@@ -58,6 +63,10 @@ def check_output(
     Raises:
         InputError: The folder contains a source, is a file, or has files.
     """
+    if folder.suffix in FILES and not folder.exists():
+        raise InputError(
+            f"{folder} ends in {folder.suffix}, and the output is a folder. Leave the ending out."
+        )
     if folder.is_symlink() and not folder.exists():
         raise InputError(f"{folder} is a dangling link. Remove it: rm {folder}")
     if folder.exists() and not folder.is_dir():
@@ -72,7 +81,10 @@ def check_output(
     has_files = folder.is_dir() and any(file != lock_file(folder) for file in folder.iterdir())
     if has_files and not overwrite:
         other = "" if overwrite is None else ", or replace it with `overwrite=True`"
-        raise InputError(f"{folder} has {content} in it. Choose another name{other}.")
+        raise InputError(
+            f"{folder} has {content} in it. Choose another name{other}.",
+            "overwrite=True resume=True",
+        )
 
 
 @contextlib.contextmanager

@@ -13,19 +13,19 @@ from hf_bert_impl.files.output_folder import check_output
 class PushOptions:
     """How a model is published."""
 
-    dry_run: Path | None = dataclasses.field(default=None, metadata={"metavar": "DIR"})
+    dry_run: Path | None = None
     """Write the repository to this new or empty folder; upload nothing."""
     private: bool = False
     """Make a new repository private."""
-    code: bool = dataclasses.field(default=True, metadata={"flags": ("--with-code/--no-code",)})
+    code: bool = True
     """Include this package's code, for trust_remote_code."""
     revision: str | None = None
     """The branch, created if missing; None for main."""
-    license: str | None = dataclasses.field(default=None, metadata={"metavar": "ID"})
+    license: str | None = None
     """The model's licence, as in apache-2.0; None for the card's."""
-    base_model: str | None = dataclasses.field(default=None, metadata={"metavar": "ID"})
+    base_model: str | None = None
     """The hub id of the base model; None for the card's, or MODEL."""
-    language: str | None = dataclasses.field(default=None, metadata={"metavar": "CODE"})
+    language: str | None = None
     """The model's language, as in en, or en,nl; None for the card's."""
     speed: bool = True
     """Measure the speed for the card."""
@@ -47,9 +47,11 @@ class PushOptions:
         for name in ("revision", "license"):
             value = getattr(self, name)
             if value is not None and not value.strip():
-                raise InputError(f"`{name}` is empty. Leave it out, or give a value.")
+                raise InputError(f"`{name}` is empty. Leave it out, or give a value.", name)
         if self.dry_run is not None:
             for name in ("private", "revision"):
                 if getattr(self, name):
-                    raise InputError(f"`{name}` has no effect with `dry_run`. Leave it out.")
+                    raise InputError(
+                        f"`{name}` has no effect with `dry_run`. Leave it out.", f"{name} dry_run"
+                    )
             check_output(self.dry_run, [], None)

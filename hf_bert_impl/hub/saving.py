@@ -95,7 +95,8 @@ def save_with_code(
             if (folder / path.name).exists():
                 raise InputError(
                     f"The tokenizer and this package both have a file {path.name}. Rename the "
-                    "tokenizer's, also in its auto_map, or push with `code=False`."
+                    "tokenizer's, also in its auto_map, or push with `code=False`.",
+                    "code=False",
                 )
             shutil.copyfile(path, folder / path.name)
 

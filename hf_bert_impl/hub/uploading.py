@@ -101,7 +101,8 @@ def open_repository(
     api = api or HfApi()
     if not (get_token() if api.token in (None, True) else api.token):
         raise PushError(
-            "There is no token for the hub. Run `hf auth login`, set HF_TOKEN, or use `dry_run`."
+            "There is no token for the hub. Run `hf auth login`, set HF_TOKEN, or use `dry_run`.",
+            "dry_run",
         )
     branch = revision or MAIN
     with hub_errors(api, repo_id, "be read"):

@@ -21,9 +21,7 @@ class AnswerOptions:
     """Tokens that two windows share; None for 128, or half of a short window."""
     align_to_words: bool = True
     """Widen answers to whole words; every Chinese character is one."""
-    handle_impossible_answer: bool | None = dataclasses.field(
-        default=None, metadata={"flags": ("--handle-impossible-answer/--always-answer",)}
-    )
+    handle_impossible_answer: bool | None = None
     """Allow the answer that the text has none; None if the model was tuned for it."""
     null_score_diff_threshold: float | None = None
     """Minimum lead of the score of 'no answer'; None for the model's setting, or 0."""

@@ -127,7 +127,7 @@ def loading_options(dtype: str | torch.dtype | None, prepare: bool) -> dict[str,
     if prepare:
         return {}
     if dtype in PREPARED_DTYPES:
-        raise InputError(f"dtype={dtype!r} needs a prepared model. Use prepare=True.")
+        raise InputError(f"dtype={dtype!r} needs a prepared model. Use prepare=True.", "dtype")
     return {"dtype": DTYPES[dtype] if isinstance(dtype, str) else dtype}
 
 

@@ -116,7 +116,8 @@ class QuestionAnsweringPipeline(Pipeline):
         if batch_invariant and not is_bert and why_not(model) is not None:
             raise InputError(
                 f"A {type(model).__name__} cannot be batch-invariant. Load the model by "
-                "hf_bert_impl.BertForQuestionAnswering, or leave `batch_invariant` out."
+                "hf_bert_impl.BertForQuestionAnswering, or leave `batch_invariant` out.",
+                "batch_invariant",
             )
         super().__init__(model=model.eval(), tokenizer=tokenizer, **kwargs)
         #: Number of tokens computed so far.

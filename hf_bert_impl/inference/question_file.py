@@ -51,7 +51,7 @@ def check_record(record: Any, where: str) -> None:
                 continue
             what = "has half a surrogate pair in its"
         remedy = "Add it, or give one `context` for all questions" if key == "context" else "Add it"
-        raise InputError(f"{where} {what} {key!r}. {remedy}.")
+        raise InputError(f"{where} {what} {key!r}. {remedy}.", "context")
 
 
 def answer_records(

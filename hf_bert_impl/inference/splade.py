@@ -78,8 +78,8 @@ def splade_vectors(
             f"The model is a {kind.__module__}.{kind.__qualname__}. Load it with "
             "hf_bert_impl.BertForMaskedLM.from_pretrained, or call hf_bert_impl.optimize first."
         )
-    check_choice("`pooling_strategy`", pooling_strategy, POOLING_STRATEGIES)
-    check_choice("`activation_function`", activation_function, LOGARITHMS)
+    check_choice("pooling_strategy", pooling_strategy, POOLING_STRATEGIES)
+    check_choice("activation_function", activation_function, LOGARITHMS)
     if attention_mask is not None and attention_mask.ndim != 2:
         raise InputError(
             f"`attention_mask` has {attention_mask.ndim} dimensions. Use a mask (batch, sequence)."

@@ -15,7 +15,7 @@ class VerifyOptions:
     """Also compare every parameter's gradient."""
     bf16: bool = True
     """Also compare in bfloat16, with upstream's own error there."""
-    tolerance: float | None = dataclasses.field(default=None, metadata={"min": 0.0})
+    tolerance: float | None = None
     """Maximum error in float32, relative to a tensor's largest magnitude; None for 2e-5, or 1e-4
     on an accelerator."""
     device: str = "cpu"

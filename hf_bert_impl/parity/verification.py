@@ -115,7 +115,7 @@ def _tokens(
         tokens = text_tokens(tokenizer, TEXTS, min(limit, MAX_LENGTH))
     else:
         if any(not text.strip() for text in texts):
-            raise InputError("`text` is empty. Write a sentence, or remove it.")
+            raise InputError("`text` is empty. Write a sentence, or remove it.", "text")
         tokens = text_tokens(tokenizer, texts, limit + 1)
         for text, (ids, _) in zip(texts, tokens, strict=True):
             if len(ids) > limit:

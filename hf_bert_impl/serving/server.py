@@ -100,7 +100,8 @@ def _bound_socket(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise InputError(
-            f"{host}:{port} cannot be used ({error.strerror}). Choose another `port` or `host`."
+            f"{host}:{port} cannot be used ({error.strerror}). Choose another `port` or `host`.",
+            "port host",
         ) from error
     return listener
 

@@ -74,7 +74,7 @@ class Task(ABC):
         dataset: A `datasets` id that splits are read from instead of files.
     """
 
-    #: As in `hf-bert finetune NAME`.
+    #: As in `hf-bert finetune --task NAME`.
     name: ClassVar[str]
     #: The model's class.
     head: ClassVar[str]
@@ -106,7 +106,7 @@ class Task(ABC):
         """
         name = METRIC_NAMES.get(str(name), name)
         if name is not None:
-            check_choice("`metric`", name, self.metrics)
+            check_choice("metric", name, self.metrics)
             self.best_metric = name
 
     # --- reading ----------------------------------------------------------------------------------

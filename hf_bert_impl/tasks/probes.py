@@ -81,7 +81,7 @@ def read_probe(
     Raises:
         ValueError: The protocol is unknown, or the data cannot be used.
     """
-    check_choice("the protocol", protocol, PROTOCOLS)
+    check_choice("protocol", protocol, PROTOCOLS)
     if (columns.pair is None) != (protocol == "classification"):
         needs = "no second text" if protocol == "classification" else "a second text"
         raise InputError(

@@ -93,7 +93,8 @@ def make_task(
     for option in options:
         if OWNERS[option] != name:
             raise InputError(
-                f"`{option}` was given for {name}. Leave it out: only {OWNERS[option]} has it."
+                f"`{option}` was given for {name}. Leave it out: only {OWNERS[option]} has it.",
+                option,
             )
     kind = MultiLabelClassification if options.pop("multi_label", False) else TASKS[name]
     return kind(columns, dataset, **options)

@@ -125,9 +125,9 @@ def task_names(names: str | Iterable[str]) -> list[str]:
     given = [name.strip() for some in joined for name in some.split(",")]
     for name in given:
         if _plain(name) not in known:
-            raise InputError(f"`tasks` has {name!r}. Use some of {', '.join(TASKS)}.")
+            raise InputError(f"`tasks` has {name!r}. Use some of {', '.join(TASKS)}.", "tasks")
     if not given:
-        raise InputError(f"`tasks` is empty. Use some of {', '.join(TASKS)}.")
+        raise InputError(f"`tasks` is empty. Use some of {', '.join(TASKS)}.", "tasks")
     chosen = {known[_plain(name)] for name in given}
     return [name for name in TASKS if name in chosen]
 

@@ -210,7 +210,8 @@ def evaluate_checkpoint(
         name = "tune_threshold" if tune_threshold else "null_score_diff_threshold"
         raise InputError(
             f"`{name}` has no effect on SQuAD v1.1, whose questions all have answers. Leave it "
-            "out, or give a v2.0 file as `data`."
+            "out, or give a v2.0 file as `data`.",
+            f"{name} data",
         )
     pipeline = QuestionAnsweringPipeline.from_pretrained(
         path, dtype=dtype, batch_invariant=batch_invariant, **parameters

@@ -101,7 +101,8 @@ def check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
     if not file.exists():
         raise InputError(
             f"there is no run to resume in {folder}: it has no {SETTINGS}. Name the output of an "
-            "earlier run, or leave `resume` out."
+            "earlier run, or leave `resume` out.",
+            "resume",
         )
     before = read_json(file, remedy="restore it, or start anew")
     now = _flat(plain(settings))

@@ -23,7 +23,8 @@ def read_shares(text: str) -> tuple[float, ...]:
     if len(shares) not in (2, 3) or not min(shares) > 0 or abs(sum(shares) - 1) > 1e-6:
         raise InputError(
             f"`split` is {text!r}. Use the shares of training, validation and test data, with the "
-            "sum 1, e.g. 0.8,0.1,0.1"
+            "sum 1, e.g. 0.8,0.1,0.1",
+            "split",
         )
     return shares
 

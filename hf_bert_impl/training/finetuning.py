@@ -91,7 +91,8 @@ def finetune(
     if options.split is not None and len(sources.named()) > 1:
         raise InputError(
             "`split` takes validation and test data from the training data. Leave it out, or name "
-            "no other file."
+            "no other file.",
+            "split",
         )
     for name in ("early_stopping", "metric"):
         if getattr(options, name) is not None and sources.validation is options.split is None:

@@ -14,7 +14,7 @@ from hf_bert_impl.training.data_split import read_shares
 class FinetuningOptions:
     """How to fine-tune."""
 
-    model: str = dataclasses.field(metadata={"metavar": "MODEL"})
+    model: str
     """The BERT to start from: a folder or a hub id."""
     output: Path
     """The folder to write."""
@@ -24,7 +24,7 @@ class FinetuningOptions:
     """Examples per optimizer step, over all processes and micro-batches."""
     learning_rate: float = 5e-5
     """The peak rate after the warm-up; it then decreases linearly to 0."""
-    seeds: tuple[int, ...] = dataclasses.field(default=(42,), metadata={"flags": ("--seed",)})
+    seeds: tuple[int, ...] = (42,)
     """May be repeated: one run per seed; the best is saved, the spread reported."""
     split: str | None = None
     """Split the data into train, validation and test by these shares, e.g. 0.8,0.1,0.1."""
@@ -57,4 +57,4 @@ class FinetuningOptions:
         if len(set(self.seeds)) < max(1, len(self.seeds)) or any(
             seed not in allowed for seed in self.seeds
         ):
-            raise InputError(f"`seeds` is {self.seeds}. Use {allowed} each, no two alike.")
+            raise InputError(f"`seeds` is {self.seeds}. Use {allowed} each, no two alike.", "seeds")

@@ -236,7 +236,8 @@ def class_weights(given: str | None, task: Task, split: Split) -> Tensor | None:
     if not task.labels:
         raise InputError(
             f"class weights were given for {task.name}, which has no classes. Leave "
-            "`class_weights` out."
+            "`class_weights` out.",
+            "class_weights",
         )
     key = "token_labels" if "token_labels" in split.features[0] else "labels"
     labels = np.concatenate([np.atleast_1d(feature[key]) for feature in split.features])
@@ -264,7 +265,8 @@ def class_weights(given: str | None, task: Task, split: Split) -> Tensor | None:
     # A comparison with NaN is false.
     if not ((weights >= 0).all() and (weights <= LARGEST_WEIGHT).all() and weights.any()):
         raise InputError(
-            f"`class_weights` are {given}. Use numbers from 0 to {LARGEST_WEIGHT:,}, not all 0."
+            f"`class_weights` are {given}. Use numbers from 0 to {LARGEST_WEIGHT:,}, not all 0.",
+            "class_weights",
         )
     if not several:
         weights *= total / (weights * counts).sum()

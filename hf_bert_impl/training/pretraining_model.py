@@ -94,7 +94,8 @@ def check_config(
         longer = "" if config.variant == "codertimo" else ", or give the model more positions"
         raise InputError(
             f"max_length={options.max_length} is more than the {config.max_position_embeddings} "
-            f"positions of the model. Shorten it{longer}."
+            f"positions of the model. Shorten it{longer}.",
+            "max_length",
         )
     if config.is_decoder:
         raise InputError(
@@ -104,7 +105,8 @@ def check_config(
     if options.variant not in ("bert", config.variant):
         raise InputError(
             f"variant is {options.variant!r}, and the config's is {config.variant!r}. Leave "
-            "`variant` out: the config decides."
+            "`variant` out: the config decides.",
+            "variant",
         )
     if config.variant == "codertimo" and tokenizer.pad_token_id != config.pad_token_id:
         raise InputError(

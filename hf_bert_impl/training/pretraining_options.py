@@ -124,15 +124,19 @@ class PretrainingOptions:
 
     def _check_streaming(self) -> None:
         if self.max_steps is None:
-            raise InputError("`streaming` needs a number of steps. Set `max_steps`.")
+            raise InputError(
+                "`streaming` needs a number of steps. Set `max_steps`.", "streaming max_steps"
+            )
         if self.validation_share:
             raise InputError(
                 "`streaming` cannot hold out a share of the text. Name validation files, or leave "
-                "`validation_share` out."
+                "`validation_share` out.",
+                "streaming validation_share",
             )
         if self.workers > 1:
             raise InputError(
-                f"`workers` is {self.workers}, and `streaming` allows 0 or 1. Use `workers=1`."
+                f"`workers` is {self.workers}, and `streaming` allows 0 or 1. Use `workers=1`.",
+                "workers streaming workers=1",
             )
 
     def examples(self) -> ExampleOptions:

@@ -87,7 +87,8 @@ def trainer_arguments(batch_size: int, **options: Any) -> TrainingArguments:
         raise InputError(
             f"batch_size={batch_size} cannot be divided into {parts} parts ({arguments.world_size} "
             f"processes, {arguments.gradient_accumulation_steps} micro-batches each). Use a "
-            f"multiple of {parts}."
+            f"multiple of {parts}.",
+            "batch_size",
         )
     arguments.per_device_train_batch_size = batch_size // parts
     arguments.per_device_eval_batch_size = batch_size // parts

@@ -167,7 +167,8 @@ def choose(what: str, numbers: Iterable[int] | None, count: int) -> list[int]:
     wrong = [number for number in chosen if not 0 <= number < count]
     if wrong or not chosen:
         raise InputError(
-            f"`{what}` has {wrong[0] if wrong else 'no number'}. Choose among 0 to {count - 1}."
+            f"`{what}` has {wrong[0] if wrong else 'no number'}. Choose among 0 to {count - 1}.",
+            what,
         )
     return chosen
 

@@ -39,25 +39,25 @@ RUNS = {
     "tokenizer train": "tokenizer train texts.txt -o new/out --vocab-size 60",
     "tokenizer words": "tokenizer words texts.txt -o new/out",
     "pretrain": "pretrain texts.txt --tokenizer BertForMaskedLM -o new/out --max-steps 1 "
-    f"--batch-size 2 -q --cache-dir cache {SMALL}",
-    "finetune": "finetune classification --model BertModel --train labels.tsv -o new/out "
+    f"--batch-size 2 -q --config run.yaml {SMALL}",
+    "finetune": "finetune BertModel labels.tsv --task classification -o new/out "
     f"--epochs 1 -q {LABELS}",
     "verify": "verify BertForMaskedLM --no-bf16",
-    "evaluate squad": "evaluate squad BertForQuestionAnswering --data squad.json -q",
-    "evaluate senteval": "evaluate senteval BertModel --data senteval --folds 2 --tasks STS12 "
+    "evaluate squad": "evaluate squad BertForQuestionAnswering squad.json -q",
+    "evaluate senteval": "evaluate senteval BertModel senteval --folds 2 --tasks STS12 "
     "-o new/out.json",
-    "evaluate sts": "evaluate sts BertModel --data sts.tsv",
-    "evaluate probe": f"evaluate probe BertModel --train labels.tsv --folds 2 {LABELS}",
-    "evaluate regression": "evaluate regression regression --data numbers.tsv "
+    "evaluate sts": "evaluate sts BertModel sts.tsv",
+    "evaluate probe": f"evaluate probe BertModel labels.tsv --folds 2 {LABELS}",
+    "evaluate regression": "evaluate regression regression numbers.tsv "
     "--text-column 1 --label-column 0",
     "evaluate classification": "evaluate classification BertForSequenceClassification "
-    f"--data labels.tsv {LABELS}",
-    "evaluate token-classification": "evaluate token-classification tagger --data tags.conll",
-    "evaluate masked-lm": "evaluate masked-lm BertForMaskedLM --data texts.txt -q",
+    f"labels.tsv {LABELS}",
+    "evaluate token-classification": "evaluate token-classification tagger tags.conll",
+    "evaluate masked-lm": "evaluate masked-lm BertForMaskedLM texts.txt -q",
     "benchmark": "benchmark --random tiny --cases sentence --peers unchanged --rounds 1 "
     "--threads 1",
     "inspect": "inspect BertForMaskedLM",
-    "convert": "convert BertForMaskedLM new/out --no-check",
+    "convert": "convert BertForMaskedLM -o new/out --no-check",
     "export": "export BertForMaskedLM -o new/out",
     "push": "push BertForMaskedLM me/x --dry-run new/out --no-speed",
 }
@@ -91,6 +91,7 @@ FILES: dict[str, Any] = {
     "squad2.json": {"version": "v2.0", "data": [{"title": "x", "paragraphs": [PARAGRAPH]}]},
     "predictions.json": {"1": "rose"},
     "questions.jsonl": json.dumps(QUESTION) + "\n",
+    "run.yaml": "cache_dir: cache\n",
     # For errors.
     "empty.txt": "",
     "empty.json": {"version": "v2.0", "data": []},
@@ -107,6 +108,12 @@ FILES: dict[str, Any] = {
     "mine.html": "mine",
     "mine.json": "mine",
     "mine.png": "mine",
+    "stride.yaml": "doc_stride: 9",
+    "model.yaml": "config: BertModel",
+    "unknown.yaml": "max_length: 16\nlearning-rate: 1",
+    "type.yaml": "doc_stride: many\nlogging_steps: 2.5",
+    "list.yaml": "- packing",
+    "broken.yaml": "packing: [",
     "vocab/vocab.txt": "nice to meet you\n",
 }
 

@@ -37,7 +37,7 @@ def lines(text):
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_options_reach_the_pipeline(hf_bert, model):
+def test_options_reach_the_pipeline(hf_bert, model, tmp_path):
     options = {
         "top_k": 4,
         "max_answer_len": 3,
@@ -46,8 +46,10 @@ def test_options_reach_the_pipeline(hf_bert, model):
         "doc_stride": 2,
         "null_score_diff_threshold": 0.25,
     }
-    flags = [x for key, value in options.items() for x in (f"--{key.replace('_', '-')}", value)]
-    flags += ["--handle-impossible-answer", "--no-align-to-words"]
+    file = tmp_path / "answers.yaml"
+    settings = options | {"top_k": 1, "align_to_words": False}
+    file.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in settings.items()))
+    flags = ("--config", file, "--handle-impossible-answer", "--top-k", 4)  # which goes before
     questions = ["river, you?", "night?"]
     asked = ("--question", questions[0], "--question", questions[1], "--context", CONTEXT)
     result = hf_bert("answer", model, *asked, *flags, "--json")
@@ -65,8 +67,9 @@ def test_options_reach_the_pipeline(hf_bert, model):
     assert record["answers"] == [pipe(model)(question="night?", context=CONTEXT)]
 
 
-def test_table(hf_bert, model):
-    asked = ("--question", "a\nb?", "--context", CONTEXT, "--max-question-len", 1)
+def test_table(hf_bert, model, tmp_path):
+    (tmp_path / "short.yaml").write_text("max_question_len: 1")
+    asked = ("--question", "a\nb?", "--context", CONTEXT, "--config", tmp_path / "short.yaml")
     result = hf_bert("answer", model, *asked, "--top-k", 2)
     assert result.err.startswith("note: questions cut after max_question_len=1 tokens: 1 of 1")
     best, second = pipe(model)(question="a\nb?", context=CONTEXT, top_k=2, max_question_len=1)
@@ -74,9 +77,10 @@ def test_table(hf_bert, model):
         assert words in result.out
 
 
-def test_no_answer(hf_bert, model):
+def test_no_answer(hf_bert, model, tmp_path):
+    (tmp_path / "none.yaml").write_text("null_score_diff_threshold: -99")
     asked = ("answer", model, "--question", "river?", "--context", CONTEXT)
-    flags = ("--handle-impossible-answer", "--null-score-diff-threshold", -99)
+    flags = ("--handle-impossible-answer", "--config", tmp_path / "none.yaml")
     assert "no answer" in hf_bert(*asked, *flags).out
     fields("config.json", null_score_diff_threshold=-99)(model)
     assert "no answer" in hf_bert(*asked).out

@@ -35,5 +35,5 @@ def test_layers_and_heads(hf_bert, save_tiny, tmp_path):
 def test_picture(hf_bert, save_tiny, tmp_path):
     pytest.importorskip("matplotlib")
     file = tmp_path / "picture.png"
-    assert hf_bert("attention", save_tiny(), "the river", "-o", file).status == 0
+    assert hf_bert("attention", save_tiny(), "the river", "--plot", file).status == 0
     assert file.read_bytes().startswith(b"\x89PNG")

@@ -100,8 +100,8 @@ def test_a_bad_checkpoint(hf_bert, one_error_line, place, kind, command):
     refused(hf_bert, one_error_line, RUNS[command], words)
 
 
-SQUAD = "evaluate squad --data squad.json --predictions predictions.json"
-TUNE = "finetune {0} --model BertModel --train {1} -o new/out --epochs 1 -q"
+SQUAD = "evaluate squad predictions.json squad.json"
+TUNE = "finetune BertModel {1} --task {0} -o new/out --epochs 1 -q"
 #: Data files, and the commands that read them.
 DATA = {
     "texts.jsonl": [
@@ -110,8 +110,8 @@ DATA = {
     ],
     "questions.jsonl": [RUNS["answer"]],
     "labels.jsonl": [
-        "evaluate probe BertModel --train labels.jsonl --folds 2",
-        "evaluate classification BertForSequenceClassification --data labels.jsonl",
+        "evaluate probe BertModel labels.jsonl --folds 2",
+        "evaluate classification BertForSequenceClassification labels.jsonl",
         TUNE.format("classification", "labels.jsonl"),
     ],
     "squad.json": [RUNS["evaluate squad"], SQUAD, TUNE.format("question-answering", "squad.json")],
@@ -300,8 +300,8 @@ def test_stopped(hf_bert, place, monkeypatch, name):
     [
         *(RUNS[name] for name in ("attention", "answer", "convert", "push")),
         *(RUNS[name] for name in ("evaluate senteval", "tokenizer train", "tokenizer words")),
-        "evaluate squad BertForQuestionAnswering --data squad.json -q -o new/out",
-        "evaluate sts BertModel --data sts.tsv --plot new/out.svg",
+        "evaluate squad BertForQuestionAnswering squad.json -q -o new/out",
+        "evaluate sts BertModel sts.tsv --plot new/out.svg",
     ],
 )
 def test_a_full_disk(hf_bert, one_error_line, place, line, largest_file):

@@ -11,13 +11,13 @@ from tests.conversion.cases import FIXTURES, tensors_of
 
 
 def test_table_says_what_was_done(hf_bert, tmp_path):
-    result = hf_bert("convert", FIXTURES / "tf1", tmp_path / "out")
+    result = hf_bert("convert", FIXTURES / "tf1", "-o", tmp_path / "out")
     assert result.status == 0, result.err
     words = " ".join(result.out.split())
     assert "google-research/bert (TensorFlow 1)" in words
     assert "46 adam_m, state of the optimizer" in words
     assert "152,934 in 46 tensors" in words
-    assert "--hidden-act gelu_new" in words
+    assert "hidden_act='gelu_new'" in words
     assert "lower-cased" in words
     assert "✓ outputs compared with transformers" in words
     assert "model.safetensors" in words
@@ -27,7 +27,8 @@ def test_table_says_what_was_done(hf_bert, tmp_path):
 def test_options_reach_the_conversion(hf_bert, tmp_path):
     arguments = ("--head", "base", "--dtype", "float16", "--no-check", "--hidden-act", "gelu_new")
     result = hf_bert(
-        "convert", FIXTURES / "tf1", tmp_path / "out", *arguments, "--no-do-lower-case", "--json"
+        *("convert", FIXTURES / "tf1", "-o", tmp_path / "out"),
+        *(*arguments, "--no-do-lower-case", "--json"),
     )
     report = json.loads(result.out)
     saved = json.loads((tmp_path / "out/conversion_report.json").read_text())

@@ -32,7 +32,7 @@ def test_sts(hf_bert, write, save_tiny, tmp_path):
     model, picture = save_tiny("BertModel"), tmp_path / "sts.svg"
     found = {}
     for pooling in ("cls", "mean", "max", "first-last-average"):
-        command = ("evaluate", "sts", model, "--data", folder, "--pooling", pooling)
+        command = ("evaluate", "sts", model, folder, "--pooling", pooling)
         result = hf_bert(*command, "--json", "--plot", picture)
         assert result.status == 0, result.err
         found[pooling] = json.loads(result.out)
@@ -40,7 +40,7 @@ def test_sts(hf_bert, write, save_tiny, tmp_path):
         assert found[pooling]["files"]["a.tsv"]["spearman"] == pytest.approx(100)
     assert len({entry["pearson"] for entry in found.values()}) == 4
     assert b"<svg" in picture.read_bytes()
-    table = hf_bert("evaluate", "sts", model, "--data", folder)
+    table = hf_bert("evaluate", "sts", model, folder)
     assert table.status == 0
     assert f"{found['mean']['spearman']:.2f}" in table.out
 
@@ -48,15 +48,16 @@ def test_sts(hf_bert, write, save_tiny, tmp_path):
 def test_probe(hf_bert, write, save_tiny, tmp_path):
     lines = [f"{word} {n % 3 * 'the '}\t{word}\n" for word in ("nice", "river") for n in range(12)]
     data = write("data.tsv", "".join(lines))
-    command = ("evaluate", "probe", save_tiny("BertModel"), "--text-column", 0, "--label-column", 1)
+    command = ("evaluate", "probe", save_tiny("BertModel"), data, "--text-column", 0)
+    command = (*command, "--label-column", 1)
     picture = tmp_path / "probe.png"
-    result = hf_bert(*command, "--train", data, "--test", data, "--json", "--plot", picture)
+    result = hf_bert(*command, "--test", data, "--json", "--plot", picture)
     assert result.status == 0, result.err
     found = json.loads(result.out)
     assert found["accuracy"] > 0.9
     assert found["examples"] == {"train": 24, "test": 24}
     assert picture.is_file()
-    result = hf_bert(*command, "--train", data, "--folds", 3)
+    result = hf_bert(*command, "--folds", 3)
     assert result.status == 0
     assert "mean of 3 folds" in result.out
 
@@ -65,7 +66,7 @@ def test_masked_lm_is_the_formula(hf_bert, write, save_tiny):
     folder = save_tiny("BertForMaskedLM")
     texts = ["nice to meet you", "the river rose, xyz over night"]
     data = write("a.txt", "\n".join(texts))
-    result = hf_bert("evaluate", "masked-lm", folder, "--data", data, "--json")
+    result = hf_bert("evaluate", "masked-lm", folder, data, "--json")
     found = json.loads(result.out)
     tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(folder)
     model = hf_bert_impl.BertForMaskedLM.from_pretrained(folder).eval()
@@ -118,7 +119,7 @@ def test_token_types_are_the_tokenizers(save_tiny):
 
 def test_masked_lm_cuts_and_limits(hf_bert, write, save_tiny):
     file = write("a.jsonl", "\n".join(json.dumps({"text": "nice " * n}) for n in (29, 30, 1)))
-    command = ("evaluate", "masked-lm", save_tiny(), "--data", file, "--json", "--quiet")
+    command = ("evaluate", "masked-lm", save_tiny(), file, "--json", "--quiet")
     found = json.loads(hf_bert(*command).out)
     assert (found["tokens"], found["texts"], found["cut"]) == (59, 3, 1)
     assert json.loads(hf_bert(*command, "--limit", 1).out)["tokens"] == 29
@@ -146,7 +147,7 @@ def test_batch_invariant(hf_bert, write, save_tiny, monkeypatch, task, head, lin
         for module in (packed_loop, base, pseudo_perplexity):
             monkeypatch.setattr(module, "TOKEN_BUDGET", budget)
         data = write(f"data.{ending}", "\n".join(order) + "\n")
-        command = ("evaluate", task, model, "--data", data, *columns)
+        command = ("evaluate", task, model, data, *columns)
         result = hf_bert(*command, "--batch-invariant", "--json")
         assert result.status == 0, result.err
         figures.append(result.out)

@@ -20,7 +20,7 @@ def test_table_and_file(hf_bert, save_tiny, tmp_path):
     for name in ("CR", "SUBJ", "MPQA", "SNLI", "SST", "SICK"):
         shutil.rmtree(folder / name)
     output = tmp_path / "result.json"
-    command = ("evaluate", "senteval", save_tiny("BertModel"), "--data", folder, "--folds", 2)
+    command = ("evaluate", "senteval", save_tiny("BertModel"), folder, "--folds", 2)
     result = hf_bert(*command, "--output", output)
     assert result.status == 0, result.err
     found = json.loads(output.read_text())
@@ -38,7 +38,7 @@ def test_table_and_file(hf_bert, save_tiny, tmp_path):
 
 
 def test_chosen_tasks(hf_bert, save_tiny, folder):
-    command = ("evaluate", "senteval", save_tiny("BertModel"), "--data", folder, "--folds", 2)
+    command = ("evaluate", "senteval", save_tiny("BertModel"), folder, "--folds", 2)
     chosen = ("--tasks", "trec,MR", "--tasks", "STS12", "--json", "--batch-size", 16)
     result = hf_bert(*command, *chosen)
     assert result.status == 0, result.err

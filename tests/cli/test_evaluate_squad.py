@@ -70,7 +70,7 @@ def metrics_of(result):
 
 
 def test_predictions(hf_bert, dev, predictions):
-    result = hf_bert("evaluate", "squad", "--data", dev, "--predictions", predictions, "--json")
+    result = hf_bert("evaluate", "squad", predictions, dev, "--json")
     found = metrics_of(result)
     assert result.err == "note: 1 questions have no prediction and count as wrong\n"
     assert found["exact"] == pytest.approx(20)
@@ -87,7 +87,7 @@ def test_model(hf_bert, model, dev, tmp_path):
     options = {"max_seq_len": 20, "doc_stride": 4, "max_answer_len": 6, "max_question_len": 8}
     flags = [x for key, value in options.items() for x in (f"--{key.replace('_', '-')}", value)]
     output = tmp_path / "made" / "out"
-    result = hf_bert("evaluate", "squad", model, "--data", dev, *flags, "-o", output, "--json")
+    result = hf_bert("evaluate", "squad", model, dev, *flags, "-o", output, "--json")
     found = metrics_of(result)
     assert result.err == ""
     squad = read_squad(dev)
@@ -100,7 +100,7 @@ def test_model(hf_bert, model, dev, tmp_path):
     # Another run does not replace them unasked, and leaves none of theirs when it does.
     before = {file.name: file.read_bytes() for file in output.iterdir()}
     command = ("evaluate", "squad", model, "-o", output)
-    refused = hf_bert(*command, "--data", dev)
+    refused = hf_bert(*command, dev)
     assert (refused.status, refused.err.count("\n")) == (2, 1)
     assert f"{output} has files in it" in refused.err
     assert "replace it with --overwrite" in refused.err
@@ -108,7 +108,7 @@ def test_model(hf_bert, model, dev, tmp_path):
 
     # The files give the same figures again: with the threshold applied, and to be applied.
     def again(name, *more):
-        files = ("--data", dev, "--predictions", output / name, *more)
+        files = (output / name, dev, *more)
         return metrics_of(hf_bert("evaluate", "squad", *files, "--json"))
 
     decided = again("predictions.json")
@@ -122,7 +122,7 @@ def test_model(hf_bert, model, dev, tmp_path):
 
 def test_the_models_own_threshold(hf_bert, model, dev):
     fields("config.json", null_score_diff_threshold=-99.0)(model)
-    run = ("evaluate", "squad", model, "--data", dev, "--json")
+    run = ("evaluate", "squad", model, dev, "--json")
     found = metrics_of(hf_bert(*run))
     assert found["null_score_diff_threshold"] == -99
     assert (found["HasAns_exact"], found["NoAns_exact"]) == (0, 100)
@@ -132,7 +132,7 @@ def test_the_models_own_threshold(hf_bert, model, dev):
 
 
 def test_tuning_the_threshold(hf_bert, model, dev):
-    run = ("evaluate", "squad", model, "--data", dev, "--json")
+    run = ("evaluate", "squad", model, dev, "--json")
     before = metrics_of(hf_bert(*run))
     tuned = metrics_of(hf_bert(*run, "--tune-threshold"))
     assert tuned["f1"] == pytest.approx(tuned["best_f1"])
@@ -144,7 +144,7 @@ def test_tuning_the_threshold(hf_bert, model, dev):
 
 
 def test_version_1(hf_bert, one_error_line, model, dev_1, predictions, tmp_path):
-    run = (*EVALUATE, model, "--json", "-o", tmp_path / "out", "--data")
+    run = (*EVALUATE, model, "--json", "-o", tmp_path / "out")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "null_score_diffs.json").write_text("of another run")
     result = hf_bert(*run, dev_1, "--overwrite", "--null-score-diff-threshold", 0)
@@ -155,6 +155,6 @@ def test_version_1(hf_bert, one_error_line, model, dev_1, predictions, tmp_path)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["predictions.json"]
     texts = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert all(texts.values())
-    scored = ("--data", dev_1, "--predictions", predictions, "--json")
+    scored = (predictions, dev_1, "--json")
     found = metrics_of(hf_bert(*EVALUATE, *scored))
     assert found["total"] == found["HasAns_total"] == 3

@@ -120,7 +120,7 @@ def test_evaluate(hf_bert, save, task, name, file, options, packed, tmp_path):
     ending = {"token-classification": "conll", "masked-lm": "txt"}.get(task, "tsv")
     data = tmp_path / f"data.{ending}"
     data.write_text(file)
-    result = hf_bert("evaluate", task, save(name, **labels), "--data", data, *options, "--json")
+    result = hf_bert("evaluate", task, save(name, **labels), data, *options, "--json")
     assert result.status == 0, result.err
     assert json.loads(result.out) and packed
 
@@ -128,9 +128,9 @@ def test_evaluate(hf_bert, save, task, name, file, options, packed, tmp_path):
 @pytest.mark.parametrize(
     "command",
     [
-        ("convert", "new"),
+        ("convert", "-o", "new"),
         ("push", "me/x", "--dry-run", "new"),
-        ("export", "-o", "new.pt2"),
+        ("export", "-o", "new"),
         ("attention", "the", "-o", "new.html"),
     ],
 )

@@ -31,7 +31,7 @@ def data(tmp_path):
 @pytest.fixture
 def arguments(save_tiny, data, tmp_path):
     return (
-        *("finetune", "classification", "--model", save_tiny("BertModel"), "--train", data),
+        *("finetune", save_tiny("BertModel"), data, "--task", "classification"),
         *("--validation", data, "--test", data, "--text-column", "sentence"),
         *("--label-column", "mood", "--output", tmp_path / "out", "--epochs", 4),
         *("--batch-size", 8, "--learning-rate", 3e-3, "--seed", 3, "--max-length", 20),
@@ -50,7 +50,7 @@ def test_finetune_and_evaluate(hf_bert, arguments, data, tmp_path):
     picture = tmp_path / "matrix.png"
     columns = ("--text-column", "sentence", "--label-column", "mood")
     result = hf_bert(
-        *("evaluate", "classification", tmp_path / "out", "--data", data, *columns),
+        *("evaluate", "classification", tmp_path / "out", data, *columns),
         *("--json", "--plot", picture),
     )
     assert result.status == 0, result.err
@@ -60,7 +60,7 @@ def test_finetune_and_evaluate(hf_bert, arguments, data, tmp_path):
     assert found == pytest.approx(report["test"])
     assert picture.read_bytes().startswith(b"\x89PNG")
 
-    result = hf_bert("evaluate", "classification", tmp_path / "out", "--data", data, *columns)
+    result = hf_bert("evaluate", "classification", tmp_path / "out", data, *columns)
     assert result.status == 0
     assert f"{found['accuracy']:.4f}" in result.out
 

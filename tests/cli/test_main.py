@@ -8,6 +8,7 @@ import torch
 import typer
 
 from hf_bert_impl.cli import main, verify
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.training import launch
 
 
@@ -34,9 +35,11 @@ def agents(monkeypatch):
     return store
 
 
-@pytest.mark.parametrize("command", ["finetune classification", "pretrain none.txt"])
+@pytest.mark.parametrize(
+    "command", ["finetune ./nowhere --task classification", "pretrain none.txt --model ./nowhere"]
+)
 def test_a_start_in_vain_ends_before_anything_else(hf_bert, agents, command):
-    words = [*command.split(), "--model", "./nowhere", "--output", "out"]
+    words = [*command.split(), "--output", "out"]
     for said in ("There is no folder", "what was refused before"):
         agents.set("port", said)  # of another start
         result = hf_bert(*words)
@@ -104,31 +107,35 @@ def test_errors_by_kind(hf_bert, monkeypatch, error, status, words):
 
 
 @pytest.mark.parametrize(
-    ("message", "words"),
+    ("message", "options", "words"),
     [
-        ("`dtype` is 'x'; choose `dtype='float32'`", "--dtype is 'x'; choose --dtype float32"),
-        ("max_shard_size=3 is too small", "--max-shard-size=3 is too small"),
-        ("`allow_nan=True`, or `check=False`", "--allow-nan, or --no-check"),
-        ("head is 'x'; leave `head` out", "--head is 'x'; leave --head out"),
-        ("`heads` is 3, of the `src`, to `hf auth`", "`heads` is 3, of the `src`, to `hf auth`"),
-        ("the head is 'x'", "the head is 'x'"),
+        ("`dtype` is 'x': `dtype='y'`", "dtype dtype='y'", "--dtype is 'x': --dtype y"),
+        ("max_shard_size=3 is too small", "max_shard_size", "--max-shard-size=3 is too small"),
+        (
+            "`allow_nan=True`, `check=False`",
+            "allow_nan=True check=False",
+            "--allow-nan, --no-check",
+        ),
+        ("head is 'x'; leave `head` out", "head", "--head is 'x'; leave --head out"),
+        ("head is 'x' of `head`", "", "head is 'x' of `head`"),
+        ("`heads` is 3, of the `model`", "heads model", "`heads` is 3, of the MODEL"),
     ],
 )
-def test_arguments_are_said_as_options(hf_bert, monkeypatch, message, words):
-    def fail(*arguments, **options):
-        raise ValueError(message)
+def test_arguments_are_said_as_options(hf_bert, monkeypatch, message, options, words):
+    def fail(*_, **__):
+        raise InputError(message, options)
 
     monkeypatch.setattr("hf_bert_impl.conversion.convert", fail)
-    assert hf_bert("convert", "a", "b") == (2, "", f"error: {words}\n")
+    assert hf_bert("convert", "a", "-o", "b") == (2, "", f"error: {words}\n")
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
         ("export m d --format on", {"onnx"}),
-        ("convert s d --from-format t", {"torch", "tf1"}),
+        ("convert s --from-format t", {"torch", "tf1"}),
         ("verify m --head ma", {"masked-lm"}),
-        ("finetune token", {"token-classification"}),
+        ("finetune m --task token", {"token-classification"}),
         ("embed t --dtype bf", {"bfloat16"}),
     ],
 )

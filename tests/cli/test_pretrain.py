@@ -24,19 +24,20 @@ def place(tmp_path):
 
 @pytest.fixture
 def run(hf_bert, place):
-    def run(*options, files=("text.txt",), output="made"):
+    def run(*options, files=("text.txt",), output="made", settings=""):
+        (place / "run.yaml").write_text(f"cache_dir: {place}/c\n{settings}")
         sizes = ("--layers", 1, "--hidden-size", 20, "--heads", 5, "--intermediate-size", 28)
         small = ("--max-length", 16, "--batch-size", 4, "--max-steps", 4)
         return hf_bert(
             *("pretrain", *(place / file for file in files), "--output", place / output),
-            *("--tokenizer", place, "--cache-dir", place / "c", *sizes, *small, *options),
+            *("--tokenizer", place, "--config", place / "run.yaml", *sizes, *small, *options),
         )
 
     return run
 
 
 def test_table_and_lines(run, place):
-    result = run("--validation-share", 0.2, "--logging-steps", 2)
+    result = run("--validation-share", 0.2, settings="logging_steps: 2")
     assert result.status == 0, result.err
     words = " ".join(result.out.split())
     for name in ("4 steps", "mlm loss", "nsp accuracy", "perplexity", "unigram entropy"):
@@ -49,7 +50,8 @@ def test_table_and_lines(run, place):
 
 
 def test_json_and_resume(run, place):
-    result = run("--objective", "mlm", "--masking", "whole-word", "--packing", "--json", "--quiet")
+    settings = "masking: whole-word\npacking: true"
+    result = run("--objective", "mlm", "--json", "--quiet", settings=settings)
     assert result.status == 0, result.err
     assert result.err == ""
     report = json.loads(result.out)
@@ -58,7 +60,7 @@ def test_json_and_resume(run, place):
     assert report["validation"] == {}
     assert report["statistics"]["random_pairs"] is None
     BertForMaskedLM.from_pretrained(place / "made")
-    again = run("--objective", "mlm", "--masking", "whole-word", "--packing", "--resume", "--json")
+    again = run("--objective", "mlm", "--resume", "--json", settings=settings)
     assert json.loads(again.out)["training"] == report["training"]
 
 

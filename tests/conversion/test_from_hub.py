@@ -132,7 +132,7 @@ def test_without_a_network_what_was_fetched_before_is_read(server, folder, monke
         ("someone/else", None, "no model on the hub"),
         ("someone/gated", None, "someone/gated on the hub is gated"),
         ("someone/bare", None, "1 file .config.json. and no weights"),
-        ("someone/alone", "onnx", "`from_format` is 'onnx'"),
+        ("someone/alone", "onnx", "from_format is 'onnx'"),
         ("alone", "h5", r"alone has no h5 weights.*: safetensors\."),
     ],
 )

@@ -159,8 +159,8 @@ def test_a_text_that_attends_to_nothing_is_zero(prepared):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"pooling_strategy": "mean"}, "`pooling_strategy` is 'mean'.*max, sum"),
-        ({"activation_function": "gelu"}, "`activation_function` is 'gelu'.*relu"),
+        ({"pooling_strategy": "mean"}, "pooling_strategy is 'mean'.*max, sum"),
+        ({"activation_function": "gelu"}, "activation_function is 'gelu'.*relu"),
         ({"attention_mask": torch.ones(5, 13, 13)}, "`attention_mask` has 3 dimensions"),
         ({"cu_seq_lens_q": torch.tensor([0, 3, 13])}, "packed input is one row"),
     ],

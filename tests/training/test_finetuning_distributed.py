@@ -96,8 +96,8 @@ def same(one, two):
 
 def test_an_error_is_printed_once(still_bert, tmp_path, sentiment):
     done = torchrun(
-        *(HF_BERT, "finetune", "classification", "--train", sentiment("train", 41, 1)),
-        *("--text-column", "0", "--label-column", "1", "--model", still_bert),
+        *(HF_BERT, "finetune", still_bert, sentiment("train", 41, 1), "--task", "classification"),
+        *("--text-column", "0", "--label-column", "1"),
         *("--output", tmp_path / "out", "--batch-size", "7"),
     )
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]

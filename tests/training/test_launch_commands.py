@@ -23,7 +23,7 @@ if not torch.distributed.is_available():
 
 SMALL = {
     "pretrain": "--layers 1 --hidden-size 24 --heads 4 --intermediate-size 32 --max-length 32 "
-    "--batch-size 4 --max-steps 3 --cache-dir cache",
+    "--batch-size 4 --max-steps 3 --config run.yaml",
     "finetune": "--batch-size 4 --epochs 1 --max-length 16",
 }
 
@@ -32,6 +32,7 @@ SMALL = {
 def folder(tmp_path):
     """The files of the commands."""
     write_text(tmp_path / "corpus.txt", 40)
+    (tmp_path / "run.yaml").write_text("cache_dir: cache\n")
     (tmp_path / "vocabulary").mkdir()
     words = (*SPECIAL_TOKENS, *WORDS)
     (tmp_path / "vocabulary" / "vocab.txt").write_text("\n".join(words) + "\n")

@@ -1,0 +1,129 @@
+"""What commands share: options with the same meaning everywhere, and checks of all arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import typer
+
+from hf_bert_impl.cli.errors import usage
+from hf_bert_impl.data.option_ranges import check_ranges
+from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.figures import check_picture
+from hf_bert_impl.head_names import HEADS, class_of
+
+if TYPE_CHECKING:
+    from hf_bert_impl.tasks.base import Columns
+
+Options = TypeVar("Options")
+#: Help of fields without a line of their own.
+HELP = {
+    "model": "A folder or a hub id.",
+    "output": "The folder to write.",
+    "overwrite": "Replace the output if it exists.",
+    "plot": "Draw the result: .png, .svg or .pdf.",
+    "as_json": "Print one JSON object in place of a table.",
+    "quiet": "Show neither progress nor summary.",
+    "head": f"{', '.join(HEADS)}; None for the config's.",
+    "dtype": "float32, bfloat16, float16, int8 or auto (the fastest float); None for the saved "
+    "weights'.",
+    "batch_invariant": "Make results independent, bit by bit, of the other texts and their order.",
+    "pooling": "cls, mean, max or first-last-average; None for the model's, or mean.",
+    "push_to_hub": "Push the model to this repository at the end, as hf-bert push does.",
+}
+#: Flags that are not the field's name with hyphens.
+FLAGS = {
+    "as_json": ("--json",),
+    "code": ("--with-code/--no-code",),
+    "handle_impossible_answer": ("--handle-impossible-answer/--always-answer",),
+    "multi_label": ("--multi-label",),
+    "normalize": ("--normalize/--no-normalize",),
+    "output": ("--output", "-o"),
+    "quiet": ("--quiet", "-q"),
+    "seeds": ("--seed",),
+    "task": ("--task",),
+    "text_column": ("--text-column", "--column"),
+}
+#: Values of `dtype`, without torch.
+_DTYPES = ("float32", "bfloat16", "float16", "int8", "auto")
+
+
+def choices(field: dataclasses.Field[Any]) -> tuple[str, ...]:
+    """The values of an option, for completion in the shell; empty if they are free."""
+    usual = {"dtype": _DTYPES, "head": tuple(HEADS)}
+    return tuple(field.metadata.get("choices", usual.get(field.name, ())))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """Labelled data."""
+
+    PANEL: ClassVar = "Labelled data"
+
+    text_column: str | None = None
+    """Column of the text: a name, or without header a number from 0; None for text; tokens."""
+    text_pair_column: str | None = None
+    """Column of the second text of a pair."""
+    label_column: str | None = None
+    """Column of the label; None for label; tags."""
+    dataset: str | None = None
+    """A dataset in place of files: a hub id, ID:CONFIGURATION, or a folder."""
+
+    @property
+    def columns(self) -> Columns:
+        """The columns for the library."""
+        from hf_bert_impl.tasks.base import Columns
+
+        return Columns(self.text_column, self.text_pair_column, self.label_column)
+
+
+def check_order(context: typer.Context, takes_file: bool) -> None:
+    """Checks that the model is the first of several arguments.
+
+    Raises:
+        InputError: Another argument is a model, or the first is a file.
+    """
+    arguments = [item for item in context.command.params if item.param_type_name == "argument"]
+    if len(arguments) < 2 or arguments[0].name != "model":
+        return
+    first, *others = [context.params[str(item.name)] for item in arguments]
+    models = [other for other in others if isinstance(other, str) and _is_model(other)]
+    if (models and not _is_model(first)) or (Path(first).is_file() and not takes_file):
+        raise InputError(f"{first} is no model. The order is: {usage(context)}.")
+
+
+def _is_model(name: str) -> bool:
+    return (Path(name).expanduser() / "config.json").is_file()
+
+
+def check_values(options: Any) -> None:
+    """Checks numbers, choices and the picture of a command before anything is read.
+
+    Raises:
+        InputError: A value is out of its range or unknown, or the picture cannot be drawn.
+    """
+    check_ranges(options)
+    for field in dataclasses.fields(options):
+        value, known = getattr(options, field.name), choices(field)
+        if known and value is not None and field.name != "head":
+            check_choice(field.name, value, known)
+    if getattr(options, "head", None) is not None:
+        class_of(options.head)
+    if getattr(options, "plot", None) is not None:
+        check_picture(options.plot)
+
+
+def refuse_unused(options: Any, where: str, *names: str) -> None:
+    """Raises InputError for an option that has no effect `where`, and differs from its default."""
+    for field in dataclasses.fields(options):
+        if field.name in names and getattr(options, field.name) != field.default:
+            shown = f"{field.name} {where.replace('`', '')}"
+            raise InputError(f"`{field.name}` has no effect {where}. Leave it out.", shown)
+
+
+def only(kind: type[Options], options: Any) -> Options:
+    """The fields of a command that another dataclass has, as that one."""
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: getattr(options, name) for name in names})
