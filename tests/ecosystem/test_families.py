@@ -60,9 +60,10 @@ def test_sentence_transformers(library, save, prefix, kind, monkeypatch, tmp_pat
     assert are_prepared(again)
     assert_close(call(again), found, atol=0)
     model.save_pretrained(str(tmp_path / "saved"))
+    assert not list((tmp_path / "saved").rglob("*.py"))
     stock = type(model)(str(tmp_path / "saved"), device="cpu")
     assert_close(call(stock), before, atol=0)
-    for dtype in ("bfloat16", "int8"):
+    for dtype in ("auto", "bfloat16", "int8", None):
         hf_bert_impl.optimize(model, dtype)
         call(model)
     assert hf_bert_impl.restore(model) is model
@@ -73,6 +74,7 @@ def test_sentence_transformers(library, save, prefix, kind, monkeypatch, tmp_pat
 @pytest.mark.parametrize(
     ("task", "name"),
     [
+        ("fill-mask", "BertForMaskedLM"),
         ("fill-mask", "XLMRobertaForMaskedLM"),
         ("text-classification", "DistilBertForSequenceClassification"),
         ("token-classification", "ElectraForTokenClassification"),
@@ -93,12 +95,14 @@ def test_pipelines(save, task, name, monkeypatch):
         ]
 
     before = numbers()
-    hf_bert_impl.optimize(pipe, "float32")
+    places = {name: p.data_ptr() for name, p in pipe.model.named_parameters()}
+    assert hf_bert_impl.optimize(pipe, "float32") is pipe
     calls = count_stock_calls(monkeypatch)
     for ours, theirs in zip(numbers(), before, strict=True):
         assert_close(ours, theirs)
     assert not calls
     hf_bert_impl.restore(pipe)
+    assert {name: p.data_ptr() for name, p in pipe.model.named_parameters()} == places
     assert numbers() == before
 
 
@@ -173,15 +177,7 @@ def test_modules_that_read_padding(library, save, name):
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer import modules
 
-    if name == "BertModel":
-        folder = save("DistilBertModel")
-        words = transformers.AutoTokenizer.from_pretrained(folder)
-        sizes = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2}
-        config = transformers.BertConfig(vocab_size=len(words), intermediate_size=9, **sizes)
-        transformers.BertModel(config).save_pretrained(folder)
-    else:
-        folder = save(name)
-    first = modules.Transformer(folder)
+    first = modules.Transformer(save(name))
     width = first.get_embedding_dimension()
     second = modules.CNN(width, out_channels=6)
     pooling = modules.Pooling(second.get_embedding_dimension())
