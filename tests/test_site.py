@@ -40,6 +40,17 @@ def test_pages_have_every_generated_part(path, parts):
     assert all(part in page for part in parts.values())
 
 
+def test_readme_repeats_the_speeds_of_other_encoders():
+    readme, page = (
+        re.findall(r"^\| ([\w-]+) \| (\d\.\d) \| ([\d.]*) ?\|", text, re.MULTILINE)
+        for text in (
+            (ROOT / name).read_text(encoding="utf-8")
+            for name in ("README.md", "docs/other-encoders.md")
+        )
+    )
+    assert readme and readme == page
+
+
 def test_commands_page_names_every_command_and_option():
     spec = importlib.util.spec_from_file_location("pages", ROOT / "docs/site/command_pages.py")
     pages = importlib.util.module_from_spec(spec)
