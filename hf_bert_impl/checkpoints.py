@@ -66,11 +66,7 @@ def open_checkpoint(
     Raises:
         ValueError, OSError: The checkpoint does not exist, is not a BERT, or has damaged files.
     """
-    if not model.strip():
-        raise InputError(
-            "The model's name is empty. Give a folder or a hub id, such as "
-            "google-bert/bert-base-cased."
-        )
+    check_name(model)
     folder = Path(model).expanduser()
     if folder.is_dir():
         # Imported here, so that misspelt names are reported without importing torch.
@@ -80,22 +76,34 @@ def open_checkpoint(
         check_folder(folder, {})
         config = dict(read_json(folder / "config.json"))
         path = str(folder)
-    elif folder.exists():
-        raise InputError(f"{model} is a file. Give its folder: {folder.parent}")
     else:
-        from hf_bert_impl.checkpoint_files import is_path  # does not import torch
-
-        if is_path(model):
-            raise InputError(
-                f"There is no folder {model}. Give a folder with config.json and weights, or a "
-                "hub id such as google-bert/bert-base-cased."
-            )
         config, path = _hub_config(model), model
     _check_kind(config, model, any_family)
     checkpoint = Checkpoint(model, path, config)
     if with_tokenizer:
         _require_tokenizer(checkpoint)
     return checkpoint
+
+
+def check_name(model: str) -> None:
+    """Raises InputError, without importing torch, for a name that is no folder and no hub id."""
+    folder = Path(model).expanduser()
+    if not model.strip():
+        raise InputError(
+            "The model's name is empty. Give a folder or a hub id, such as "
+            "google-bert/bert-base-cased."
+        )
+    if folder.is_dir():
+        return
+    if folder.exists():
+        raise InputError(f"{model} is a file. Give its folder: {folder.parent}")
+    from hf_bert_impl.checkpoint_files import is_path  # does not import torch
+
+    if is_path(model):
+        raise InputError(
+            f"There is no folder {model}. Give a folder with config.json and weights, or a "
+            "hub id such as google-bert/bert-base-cased."
+        )
 
 
 def _hub_config(model: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import typer
 
+from hf_bert_impl.checkpoints import check_name
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.data.option_ranges import PROCESSES
@@ -88,6 +89,7 @@ def run_job(
     output = given.output
     check_output(given, endings)
     inputs = find_inputs(given.file)
+    check_name(given.model)
     if output.suffix != ".npy":
         require("pyarrow", "train", "writing Parquet")
     folder = Path(given.model).expanduser()  # workers begin in other folders

@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from hf_bert_impl.checkpoints import check_name
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.shared_options import only
 from hf_bert_impl.serving.options import KEY_VARIABLE, LOOPBACK, PATHS, ServingOptions
@@ -30,6 +31,7 @@ class Serve(ServingOptions):
     def run(self) -> None:
         """Serves until it is told to stop."""
         self.check()
+        check_name(self.model)
         from hf_bert_impl.serving.server import serve
 
         def ready(address: str, info: Any) -> None:

@@ -8,7 +8,6 @@ from hf_bert_impl.data.option_ranges import POSITIVE_SHARE, STEPS, Range, check_
 
 #: The trainer allocates memory for this many tokens before it reads.
 MOST_TOKENS = 10_000_000
-SIZES = Range(6, MOST_TOKENS, whole=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +26,8 @@ class WordPieceOptions:
     """The column or field of the texts; None for text in JSON lines, a table's only one."""
 
     def __post_init__(self) -> None:
-        check_ranges(self, vocab_size=SIZES, min_frequency=STEPS, character_coverage=POSITIVE_SHARE)
+        sizes = Range(0, MOST_TOKENS, whole=True)
+        check_ranges(self, vocab_size=sizes, min_frequency=STEPS, character_coverage=POSITIVE_SHARE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,4 +42,4 @@ class WordOptions:
     """The column or field of the texts; None for text in JSON lines, a table's only one."""
 
     def __post_init__(self) -> None:
-        check_ranges(self, vocab_size=SIZES, min_frequency=STEPS)
+        check_ranges(self, vocab_size=STEPS, min_frequency=STEPS)

@@ -97,7 +97,7 @@ def finetune(
     for name in ("early_stopping", "metric"):
         if getattr(options, name) is not None and sources.validation is options.split is None:
             raise InputError(
-                f"`{name}` needs validation data. Name a validation file, or leave it out."
+                f"`{name}` needs validation data. Name a validation file, or leave it out.", name
             )
     task.choose_metric(options.metric)
     state = join()

@@ -44,7 +44,7 @@ def test_table_and_lines(run, place):
         assert name in words
     lines = result.err.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["step 2/4", "step 4/4", "step 4/4"]
-    assert "tokens/s" in lines[0] and "of peak" in lines[0]
+    assert "tokens/s" in lines[0]
     assert lines[2].startswith("step 4/4: held out: mlm")
     assert BertForPreTraining.from_pretrained(place / "made").config.num_hidden_layers == 1
 
