@@ -49,7 +49,8 @@ class Rows:
             if layout.column is not None:
                 columns = layout.column[start : start + size].view(group.rows, -1)
             if layout.spare and number == len(layout.groups):  # any place will do
-                columns[:, -layout.spare :] = columns[:, :1]
+                spare = columns[:, :1].expand(-1, layout.spare)
+                columns = torch.cat((columns[:, : -layout.spare], spare), dim=1)
             if bool((columns - columns[:, :1] == columns[0] - columns[0, 0]).all()):
                 columns = columns[:1]
             yield columns[:, None, : group.keys] - columns[:, :, None]
