@@ -167,3 +167,11 @@ def test_what_a_third_party_registered_before_comes_back(tmp_path, monkeypatch):
         assert task["impl"] is hf_bert_impl.QuestionAnsweringPipeline
     assert registries() == before
     assert type(AutoTokenizer.from_pretrained(tmp_path)) is TheirTokenizer
+
+
+def test_what_a_third_party_registers_later_stays():
+    registry = tokenization_auto.REGISTERED_TOKENIZER_CLASSES
+    hf_bert_impl.register()
+    registry["BertTokenizer"] = TheirTokenizer
+    hf_bert_impl.unregister()
+    assert registry.pop("BertTokenizer") is TheirTokenizer
