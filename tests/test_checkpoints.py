@@ -20,7 +20,15 @@ from hf_bert_impl.checkpoints import (
     open_checkpoint,
 )
 from hf_bert_impl.errors import InputError
-from tests.support.damage import MODULES, PROMPTS, fields, make_folder, save_usable, write
+from tests.support.damage import (
+    MODULES,
+    PROMPTS,
+    fields,
+    make_folder,
+    save_usable,
+    spoil,
+    write,
+)
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +70,7 @@ INDEX = "model.safetensors.index.json"
 KINDS = [
     ("model", pickled(pickle.dumps(Code())), "pytorch_model.bin cannot be"),
     ("model", make_folder("model.safetensors"), "no weights"),
+    ("model", spoil, "NaN or infinite weights: 2 NaN among the 900 of"),
     (
         "encoder",
         write("modules.json", [MODULES[0] | {"path": None}]),
