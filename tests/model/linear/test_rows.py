@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 
-from hf_bert_impl.model import layout
+from hf_bert_impl.model.layout import Layout
 from hf_bert_impl.model.linear import Product, rounded_up
 from hf_bert_impl.model.preparing import prepared_kernels
 from tests.model.cases import model_and_batch, outputs
@@ -74,15 +74,23 @@ def test_spare_rows_change_no_bit(dtype, monkeypatch):
     given = list(batches(model, 12))
     expected = [outputs(model, batch) for batch in given]
 
-    def last_row(rows, times):
-        return torch.cat((rows, rows[-1:].expand(times, *rows.shape[1:]))) if times else rows
+    unpad, changed = Layout.unpad, []
 
-    monkeypatch.setattr(layout, "repeat_first", last_row)
+    def with_last_row(self, padded):
+        rows = unpad(self, padded)
+        if rows is None or not self.spare:
+            return rows
+        changed.append(self.spare)
+        real = rows[: self.tokens]
+        return torch.cat((real, real[-1:].expand(self.spare, *real.shape[1:])))
+
+    monkeypatch.setattr(Layout, "unpad", with_last_row)
     for batch, before in zip(given, expected, strict=True):
         after = outputs(model, batch)
         real = batch["attention_mask"] != 0
         assert torch.equal(after[0][real], before[0][real])
         assert torch.equal(after[1], before[1])
+    assert changed
 
 
 @pytest.mark.slow
