@@ -39,7 +39,7 @@ def main(
 ) -> None:
     """Time the first example of README.md."""
     torch.set_num_threads(threads)
-    original = SentenceTransformer(str(demo_folder()), device="cpu")
+    original = SentenceTransformer(str(demo_folder()), device="cpu", trust_remote_code=False)
     precisions = ("float32", "bfloat16", "int8")
     optimized = [hf_bert_impl.optimize(copy.deepcopy(original), name) for name in precisions]
     texts = {"pair": PAIR, "many": make_inputs("dense", original.tokenizer, sentences)}

@@ -157,7 +157,7 @@ class Rerank(Task):
 
     def __init__(self, path: str, dtype: str | None) -> None:
         with checked_files(path, CrossEncoder.model_type, {}):
-            ranker = CrossEncoder(path, device=str(find_device(None)))
+            ranker = CrossEncoder(path, device=str(find_device(None)), trust_remote_code=False)
         if ranker.num_labels != 1:
             raise InputError(
                 f"{path} has {ranker.num_labels} labels; a reranker has one. Serve it as "
