@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hf_bert_impl.lazy import lazy_names
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from hf_bert_impl.auto import register, registered, unregister
