@@ -68,7 +68,7 @@ def set_debug(value: bool) -> None:
 
 
 def in_options(error: BaseException, command: Any) -> str:
-    """An exception's message with a command's options in place of the library's arguments.
+    """An exception's message with a command's options instead of the library's arguments.
 
     Args:
         error: The exception; its `options` are such arguments.

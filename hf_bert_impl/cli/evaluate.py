@@ -202,7 +202,7 @@ class MaskedLM(Scored):
     text_column: str | None = None
     """Column of the text: a name, or without header a number from 0; None for text."""
     dataset: str | None = None
-    """A dataset in place of files: a hub id, ID:CONFIGURATION, or a folder."""
+    """A dataset instead of files: a hub id, ID:CONFIGURATION, or a folder."""
     limit: int | None = None
     """Maximum number of texts, from the start."""
     quiet: bool = False

@@ -58,7 +58,7 @@ class Finetune(FinetuningOptions, DataOptions):
     """masked-lm: token or whole-word; None for token."""
     push_to_hub: str | None = None
     as_json: bool = False
-    """Print metrics.json in place of a table."""
+    """Print metrics.json instead of a table."""
     quiet: bool = False
 
     def run(self) -> None:

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from hf_bert_impl.tasks.base import Columns
 
 Options = TypeVar("Options")
-#: Help of fields without a line of their own.
+#: Help of fields without their own line.
 HELP = {
     "model": "A folder or a hub id.",
     "output": "The folder to write.",
     "overwrite": "Replace the output if it exists.",
     "plot": "Draw the result: .png, .svg or .pdf.",
-    "as_json": "Print one JSON object in place of a table.",
+    "as_json": "Print one JSON object instead of a table.",
     "quiet": "Show neither progress nor summary.",
     "head": f"{', '.join(HEADS)}; None for the config's.",
     "dtype": "float32, bfloat16, float16, int8 or auto (the fastest float); None for the saved "
@@ -69,7 +69,7 @@ class DataOptions:
     label_column: str | None = None
     """Column of the label; None for label; tags."""
     dataset: str | None = None
-    """A dataset in place of files: a hub id, ID:CONFIGURATION, or a folder."""
+    """A dataset instead of files: a hub id, ID:CONFIGURATION, or a folder."""
 
     @property
     def columns(self) -> Columns:

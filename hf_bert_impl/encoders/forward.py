@@ -58,7 +58,7 @@ class Reading(NamedTuple):
 
 #: What the head that calls a bare model reads; None without a head.
 _reading: ContextVar[Reading | None] = ContextVar("reading", default=None)
-#: States that a bare model returns in place of computing them (see `MaskedLM`).
+#: States that a bare model returns instead of computing them (see `MaskedLM`).
 _states: ContextVar[Tensor | None] = ContextVar("states", default=None)
 
 
@@ -182,10 +182,9 @@ class Forward:
             return "attention weights"
         if getattr(config, "chunk_size_feed_forward", 0):
             return "chunks of the feed-forward layer"
-        reason = None
-        if not self.is_bare:
-            reason = why_watched(self.bare) or vars(self.bare)["forward"].inside.why_stock()
-        return reason
+        if self.is_bare:
+            return None
+        return why_watched(self.bare) or vars(self.bare)["forward"].inside.why_stock()
 
     def by_rows(
         self,
@@ -222,8 +221,6 @@ class Forward:
         layout = self._plan(given, lengths, expansions)
         if layout is None:
             return None
-        if layout.spare and any(given.get(name) is not None for name in LABELS):
-            _drop_spare(layout)  # a loss would count it
         rows = Rows(layout, self._positions(layout, given))
         if self.is_bare:  # `_in_rows` gives another one
             given.pop("attention_mask", None)
@@ -284,6 +281,7 @@ class Forward:
             wanted["first_token"] = has_pooler or reading is not None
         inputs = Inputs(None, mask, None, None, None, shape, device, False, lengths)
         inputs.has_padding = has_padding
+        wanted["fills"] = all(given.get(name) is None for name in LABELS)  # a loss would count it
         layout = plan(inputs, Route.ROWS, is_eager=True, **wanted)
         return layout if layout.route is Route.ROWS else None
 
@@ -413,17 +411,6 @@ class MaskedLM:
 def is_masked_lm(model: nn.Module) -> bool:
     """Whether `MaskedLM` supports a model."""
     return has_forward(model) and type(model).__name__.endswith("ForMaskedLM")
-
-
-def _drop_spare(layout: Layout) -> None:
-    """Removes the spare rows of a layout."""
-    last = layout.groups[-1]
-    layout.groups = (*layout.groups[:-1], last._replace(queries=last.queries - layout.spare))
-    vars(layout).pop("sizes", None)
-    for name in ("token_index", "column", "visible"):
-        value = getattr(layout, name)
-        setattr(layout, name, None if value is None else value[: -layout.spare])
-    layout.spare = 0
 
 
 def _source(given: dict[str, Any]) -> Any:

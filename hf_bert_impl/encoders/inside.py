@@ -51,7 +51,7 @@ class FollowingGelu(GELUActivation):
         return super().forward(input)
 
 
-#: Classes of layers to those that replace them.
+#: Classes of layers, and the classes that replace them.
 CLASSES = {nn.Linear: PackedLinear, GELUActivation: FollowingGelu}
 #: The last `output` of an `Activated`, until its activation gets it.
 _activated = threading.local()
@@ -137,7 +137,7 @@ class StockInside(Inside):
         self.wrapped: list[tuple[dict[str, Any], Any]] = []
         #: The position of padding where positions count tokens, as fairseq does.
         self.counts_from: int | None = None
-        #: The products of the last call, by layer, and those that layers compute by.
+        #: The products of the last call, by layer, and the ones that layers compute by.
         self.last: tuple[Any, Any] = (None, None)
 
     def why_stock(self) -> str | None:

@@ -440,7 +440,7 @@ class BertEncoder(nn.Module):
     def _forward_packed(
         self, states: Tensor, layout: Layout, head_mask: Any, selection: Any, given: dict[str, Any]
     ) -> tuple[Tensor, tuple[Any, ...] | None]:
-        """The same for packed states: the last ones, and those that were asked for."""
+        """The same for packed states: the last ones, and all that the caller requested."""
         layers: Any = vars(self.layer)["_modules"]
         collected = None
         if selection is not False:

@@ -99,7 +99,7 @@ class Layout:
     #: each other's `forward`. The way through `nn.Module.__call__` shows with one sentence.
     is_bare: bool = False
 
-    @cached_property
+    @property
     def sizes(self) -> list[int]:
         """Rows of each group."""
         return [group.rows * group.queries for group in self.groups]
@@ -216,6 +216,7 @@ def plan(
     first_token: bool = False,
     not_padding: Tensor | None = None,
     is_eager: bool = False,
+    fills: bool = True,
 ) -> Layout:
     """Decides which tokens of a batch are computed, and where each is.
 
@@ -233,6 +234,7 @@ def plan(
             read.
         is_eager: Whether attention is not "sdpa". A row without attended tokens makes the call
             padded then, since other backends attend to padding in it.
+        fills: Whether there may be spare rows.
     """
     shape, device = inputs.shape, inputs.device
     mask = None if inputs.has_padding is False else inputs.attention_mask
@@ -255,7 +257,7 @@ def plan(
     is_in_place = layout.token_index is None and not layout.order
     if first_token and (only_required or not is_in_place):
         layout.first_token = _first_tokens(lengths, order, firsts).to(device)
-    if route is Route.ROWS and device.type == "cpu":
+    if fills and route is Route.ROWS and device.type == "cpu":
         _add_spare(layout, rounded_up(layout.tokens) - layout.tokens)
     elif not route.is_rows:
         _prepare_grid(layout)
@@ -273,7 +275,6 @@ def _add_spare(layout: Layout, spare: int) -> None:
     last = RowGroup(1, queries + spare, keys)
     others = (RowGroup(rows - 1, queries, keys),) if rows > 1 else ()
     layout.groups = (*layout.groups[:-1], *others, last)
-    vars(layout).pop("sizes")
     for name in ("token_index", "column", "visible"):
         value = getattr(layout, name)
         if value is not None:

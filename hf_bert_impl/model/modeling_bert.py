@@ -50,7 +50,7 @@ from .layers import (
     SinusoidalPositions,
 )
 from .layout import Encoded, Layout, plan
-from .linear import PRODUCTS, by_same_products, computed_by, is_hooked, linear, type_name
+from .linear import by_same_products, computed_by, is_hooked, linear, type_name
 from .losses import (
     IGNORE_INDEX,
     check_labels,
@@ -492,14 +492,11 @@ class BertModel(BertPreTrainedModel):
             )
         if inputs.is_traced:
             return self._encode_padded(inputs, layout, requests, memory, options)
-        token = PRODUCTS.set(self._inside.products(self, is_invariant))
-        try:
+        with computed_by(self._inside.products(self, is_invariant)):
             if layout.route.is_packed:
                 layout.is_bare = self._inside.is_bare and not torch.is_grad_enabled()
                 return self._encode_packed(inputs, layout, requests, options)
             return self._encode_padded(inputs, layout, requests, memory, options)
-        finally:
-            PRODUCTS.reset(token)
 
     def _encode_padded(
         self,

@@ -175,7 +175,7 @@ class Inside:
         quick = list(_quick(root, self.takes_rows))
         self.is_bare = (
             len(quick) == len(self.listed)
-            and not any(map(is_hooked, quick))
+            and not any(map(itemgetter("_forward_hooks"), self.states))
             and all(_call_of(kind) in PLAIN_CALLS for kind in set(self.types))
         )
         self.packed = Weights.packed_in(quick)
