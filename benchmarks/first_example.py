@@ -2,7 +2,8 @@
 
     python -m benchmarks.first_example --output benchmarks/results/first-example.json
 
-It encodes the example's two sentences, and 1,000 sentences of STS 2014 from HF_BERT_DATA.
+It encodes the example's two sentences, and 1,000 sentences of STS 2014 from HF_BERT_DATA (generated
+texts without it).
 All models take turns in one process, because they share torch's threads.
 """
 
@@ -70,9 +71,10 @@ def main(
             cells.append((case, name, *(f"{rows[-1][key]:.1f}" for key in ("ms", "original_ms"))))
             cells[-1] += (spread(ratios), f"{rows[-1]['error']:.0e}")
     columns = ("case", "dtype", "ms", "original, ms", "speed-up", "error")
-    print_table(console(), f"{cpu_name()}, {threads} threads", columns, cells, words=(0, 1))
+    data = "STS 2014" if os.environ.get("HF_BERT_DATA") else "generated"
+    title = f"{cpu_name()}, {threads} threads, {sentences} texts: {data}"
+    print_table(console(), title, columns, cells, words=(0, 1))
     if output is not None:
-        data = "STS 2014" if os.environ.get("HF_BERT_DATA") else "generated"
         record = {"environment": environment("cpu", threads), "rounds": rounds, "texts": data}
         write_json(output, record | {"rows": rows})
 

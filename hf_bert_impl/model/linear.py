@@ -490,6 +490,8 @@ class Packed:
             layers: Any = tuple(holder._modules[name] for name in self.names) or (holder,)
             if self.source is None:
                 is_plain = self.kernels is not None and not any(map(why_not_packed, layers))
+                # A copy may have been converted since: this CPU may lack kernels for that.
+                is_plain = is_plain and layers[0].weight.dtype is self.kernels.states_dtype
                 source = Source(layers if is_plain else (), is_packed=True)
                 self.product = self.kernels.pack(*layers, form=self.form) if is_plain else None
                 self.layers = layers

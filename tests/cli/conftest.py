@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer import rich_utils
 
 from hf_bert_impl.cli import main
 from hf_bert_impl.measuring import timing
@@ -35,6 +36,9 @@ def place(original, tmp_path, monkeypatch) -> Path:
 def hf_bert(capsys: pytest.CaptureFixture[str], monkeypatch) -> Callable[..., Result]:
     """Run `hf-bert` with these arguments, in a window of 100 columns."""
     monkeypatch.setenv("COLUMNS", "100")
+    # The variable alone is not enough: what other tests have left to the garbage collector, such as
+    # a compiler's changed environment, may restore the variables in the middle of a test.
+    monkeypatch.setattr(rich_utils, "MAX_WIDTH", 100)
 
     def run(*arguments: object) -> Result:
         status = main([str(argument) for argument in arguments])
