@@ -1,4 +1,4 @@
-"""Draw the charts and write the tables of README.md and docs/speed.md from recorded runs.
+"""Draw the charts and write the tables of README.md and of pages from recorded runs.
 
 Record a run with `hf-bert benchmark --output benchmarks/results/NAME.json`, name it in `RUNS`, and
 run `python -m benchmarks.chart`.
@@ -31,6 +31,25 @@ RUNS = {
 #: The run of README's first example, by `python -m benchmarks.first_example`.
 FIRST_EXAMPLE = "first-example"
 FIRST_CASES = {"many": "1,000 sentences", "pair": "the two above"}
+#: The run of other encoders, by `python -m benchmarks.families`, their names and its cases.
+FAMILIES = "families"
+FAMILY_NAMES = {
+    "bert": "BERT",
+    "roberta": "RoBERTa",
+    "xlm-roberta": "XLM-R",
+    "camembert": "CamemBERT",
+    "electra": "ELECTRA",
+    "distilbert": "DistilBERT",
+    "mpnet": "MPNet",
+    "nomic": "NomicBERT",
+    "gte": "GTE",
+    "jina-v3": "jina-embeddings-v3",
+    "modernbert": "ModernBERT",
+    "eurobert": "EuroBERT",
+    "ernie": "Ernie",
+    "roberta-prelayernorm": "RoBERTa-PreLayerNorm",
+}
+FAMILY_CASES = ("one sentence", "32 sentences")
 CASES = {
     "short": "32 sentences, 56 % padding",
     "sentence": "one sentence",
@@ -275,6 +294,20 @@ def front_page() -> dict[str, str]:
     }
 
 
+def encoders() -> dict[str, str]:
+    """The table of other encoders, of README.md and docs/other-encoders.md."""
+    rows = read_run(FAMILIES)["rows"]
+    found = {(row["family"], row["case"]): row for row in rows}
+    padding = max(row["padding"] for row in rows)
+    lines = []
+    for family, name in FAMILY_NAMES.items():
+        cases = [found[family, case] for case in FAMILY_CASES]
+        error = max(row["error"] for row in cases)
+        lines.append([name, *(f"{row['ratio']:.1f}" for row in cases), f"{error:.0e}"])
+    head = ["model", FAMILY_CASES[0], f"{FAMILY_CASES[1]}, {100 * padding:.0f} % padding"]
+    return {"encoders": table([*head, "largest error"], lines)}
+
+
 def paragraph(words: str) -> str:
     """A text in the lines of a page."""
     return textwrap.fill(words, 130, break_on_hyphens=False)
@@ -391,9 +424,10 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 def texts() -> dict[str, str]:
     """The pages and charts that recorded runs determine, by their path."""
     pages = {
-        "README.md": front_page(),
+        "README.md": front_page() | encoders(),
         "docs/site/home.md": front_page(),
         "docs/speed.md": tables(),
+        "docs/other-encoders.md": encoders(),
     }
     return {
         path: with_parts((ROOT / path).read_text(encoding="utf-8"), parts)

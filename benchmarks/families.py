@@ -1,6 +1,6 @@
 """The speed-up of `optimize` for models of other families, compared with transformers.
 
-    python -m benchmarks.families --threads 1
+    python -m benchmarks.families --layers 6 --output benchmarks/results/families.json
     python -m benchmarks.families --only mpnet --dtype int8
 
 Weights are random and of the base size. Both models take turns in one process.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import functools
 import statistics
+from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -19,6 +20,8 @@ import typer
 
 from hf_bert_impl import optimize
 from hf_bert_impl.benchmark.cases import make_case
+from hf_bert_impl.benchmark.results import environment
+from hf_bert_impl.files.json_files import write_json
 from hf_bert_impl.measuring.batches import make_batch
 from hf_bert_impl.measuring.timing import cpu_name, in_turns
 from hf_bert_impl.tables import console, print_table
@@ -65,10 +68,11 @@ def main(
     rounds: Annotated[int, typer.Option(min=1)] = 5,
     threads: Annotated[int, typer.Option(min=1)] = 1,
     layers: Annotated[int | None, typer.Option(help="Fewer than the config's.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Write the results as JSON.")] = None,
 ) -> None:
     """How fast `optimize` makes models of other families."""
     torch.set_num_threads(threads)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for family in only.split(","):
         prefix, fields = FAMILIES[family]
         config = getattr(transformers, f"{prefix}Config")(**(BASE | fields))
@@ -86,13 +90,31 @@ def main(
                 ours, theirs = (call().last_hidden_state[real] for call in calls)
                 times = in_turns(calls, rounds)
             ratios = [their / own for own, their in zip(*times, strict=True)]
-            spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})"
-            error = (ours - theirs).abs().max().item()
-            padding = 1 - real.float().mean().item()
-            rows.append([family, name, f"{padding:.0%}", spread, f"{error:.0e}"])
+            rows.append(
+                {
+                    "family": family,
+                    "case": name,
+                    "padding": 1 - real.float().mean().item(),
+                    "ratio": statistics.median(ratios),
+                    "ratio_min": min(ratios),
+                    "ratio_max": max(ratios),
+                    "error": (ours - theirs).abs().max().item(),
+                }
+            )
+    cells = [
+        (
+            *(row["family"], row["case"], f"{row['padding']:.0%}"),
+            f"{row['ratio']:.2f} ({row['ratio_min']:.2f}–{row['ratio_max']:.2f})",
+            f"{row['error']:.0e}",
+        )
+        for row in rows
+    ]
     title = f"{cpu_name()}, {threads} thread(s), {dtype}, {rounds} rounds"
-    columns = ["family", "batch", "padding", "speed-up", "error"]
-    print_table(console(), title, columns, rows, words=(0, 1))
+    columns = ("family", "batch", "padding", "speed-up", "error")
+    print_table(console(), title, columns, cells, words=(0, 1))
+    if output is not None:
+        record = {"environment": environment("cpu", threads), "rounds": rounds, "dtype": dtype}
+        write_json(output, record | {"layers": layers, "rows": rows})
 
 
 if __name__ == "__main__":

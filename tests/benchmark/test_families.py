@@ -1,5 +1,7 @@
 """The benchmark of models of other families."""
 
+import json
+
 import pytest
 
 from benchmarks.families import CASES, FAMILIES, main
@@ -8,11 +10,13 @@ from hf_bert_impl.benchmark.peers import Settings, Source
 from tests.encoders.cases import random_stock
 
 
-def test_every_family_is_raced(capsys):
-    main(layers=1, rounds=1)
+def test_every_family_is_raced(capsys, tmp_path):
+    main(layers=1, rounds=1, output=tmp_path / "run.json")
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if "%" in line]
     assert [row[0] for row in rows] == [name for name in FAMILIES for _ in CASES]
     assert all(float(row[-1]) < 2e-5 for row in rows)
+    recorded = json.loads((tmp_path / "run.json").read_text())["rows"]
+    assert [f"{row['error']:.0e}" for row in recorded] == [row[-1] for row in rows]
 
 
 @pytest.mark.parametrize("name", ["RobertaModel", "DistilBertModel", "MPNetModel"])
