@@ -65,12 +65,6 @@ class Row(NamedTuple):
     """Why it cannot be read."""
 
 
-def endings(path: Path) -> tuple[str, str]:
-    """The lower-case ending of a file's name, as in ".csv", and its compression, as in ".gz"."""
-    packing = path.suffix.lower() if path.suffix.lower() in PACKED else ""
-    return (path.with_suffix("") if packing else path).suffix.lower(), packing
-
-
 def form_of(file: str | Path) -> str:
     """How a file or folder is read: one of `FORMS`' values, or "folder".
 
@@ -80,7 +74,8 @@ def form_of(file: str | Path) -> str:
     path = Path(file).expanduser()
     if path.is_dir():
         return "folder"
-    ending, packing = endings(path)
+    packing = path.suffix.lower() if path.suffix.lower() in PACKED else ""
+    ending = (path.with_suffix("") if packing else path).suffix.lower()
     form = FORMS.get(ending, "lines")
     if ending in _BINARY or (packing and form == "parquet"):
         raise InputError(
@@ -105,10 +100,11 @@ def find_inputs(source: str) -> tuple[str, ...]:
     if not path.is_dir() or is_dataset(path):
         return (os.path.abspath(path),)
     known = [ending for ending, form in FORMS.items() if form != "conll"]
+    names = tuple(ending + packing for ending in known for packing in ("", *PACKED))
     files = []
     for file in sorted(path.rglob("*")):
         hidden = any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
-        if file.is_file() and endings(file)[0] in known and not hidden:
+        if file.is_file() and file.name.lower().endswith(names) and not hidden:
             form_of(file)
             files.append(os.path.abspath(file))
     if not files:
@@ -147,13 +143,38 @@ def read_records(
     """
     named = (columns,) if isinstance(columns, str) else columns
     choice = Choice(None if named is None else tuple(named), id_column, optional, header)
-    for place, values in _values(str(file), choice):
-        if isinstance(values, ValueError):
-            yield Row(place, (), error=values)
-        elif id_column is None:
-            yield Row(place, values)
+    file = str(file)
+    path, is_input = Path(file).expanduser(), file == STANDARD_INPUT
+    form = "lines" if is_input else form_of(file)
+    if not is_input and form != "folder":
+        check_text_file(path, "a file of texts, or -")
+    with contextlib.ExitStack() as stack:
+        rows: Iterator[Values]
+        if form == "folder":
+            rows = dataset_records(path, file, choice)
+        elif form == "parquet":
+            rows = parquet_records(path, file, choice)
         else:
-            yield Row(place, values[:-1], values[-1])
+            # Texts contain other line separators of Unicode. CSV has the line ends of Python's csv.
+            text = stack.enter_context(_opened(file, path, "" if form == "csv" else "\n"))
+            read, first = [], ""
+            for first in text:
+                read.append(first)
+                if first.strip():
+                    break
+            if form == "lines" and choice.columns is not None:
+                form = "json" if _BEGINS_JSON.match(first.lstrip()) else "tsv"
+            if form == "json" and first.lstrip().startswith("["):
+                form = "json list"
+            name = "standard input" if is_input else file
+            rows = _READERS[form](itertools.chain(read, text), name, choice)
+        for place, values in rows:
+            if isinstance(values, ValueError):
+                yield Row(place, (), error=values)
+            elif id_column is None:
+                yield Row(place, values)
+            else:
+                yield Row(place, values[:-1], values[-1])
 
 
 def sound(rows: Iterable[Row], file: str | Path) -> Iterator[Row]:
@@ -217,36 +238,15 @@ def check_record_text(place: str, text: Any, longest: int | None = None) -> None
         raise InputError(f"{length}. The limit is {longest:,}. Split the text.")
 
 
-def _values(file: str, choice: Choice) -> Iterator[Values]:
-    path, form = Path(file).expanduser(), "lines" if file == STANDARD_INPUT else form_of(file)
-    if form == "folder":
-        yield from dataset_records(path, file, choice)
-        return
-    if file != STANDARD_INPUT:
-        check_text_file(path, "a file of texts, or -")
-    if form == "parquet":
-        yield from parquet_records(path, file, choice)
-        return
-    name = "standard input" if file == STANDARD_INPUT else file
-    # Texts contain other line separators of Unicode. CSV has the line ends of Python's csv.
-    with _opened(file, path, "" if form == "csv" else "\n") as text:
-        first, lines = _peek(text)
-        if form == "lines" and choice.columns is not None:
-            form = "json" if _BEGINS_JSON.match(first) else "tsv"
-        if form == "json" and first.startswith("["):
-            form = "json list"
-        yield from _READERS[form](lines, name, choice)
-
-
 @contextlib.contextmanager
 def _opened(file: str, path: Path, newline: str) -> Iterator[io.TextIOWrapper]:
-    packing = endings(path)[1] if file != STANDARD_INPUT else ""
+    packing = path.suffix.lower()
     stream = sys.stdin.buffer if file == STANDARD_INPUT else PACKED.get(packing, open)(path, "rb")
     text = io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline)
     try:
         yield text
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-        if not packing:
+        if packing not in PACKED:
             raise
         raise InputError(
             f"{file} cannot be unpacked ({one_line(error)[:200]}). Copy it again, or rename it."
@@ -255,16 +255,6 @@ def _opened(file: str, path: Path, newline: str) -> Iterator[io.TextIOWrapper]:
         text.detach()
         if file != STANDARD_INPUT:
             stream.close()
-
-
-def _peek(lines: Iterator[str]) -> tuple[str, Iterator[str]]:
-    """The first line that is not blank, without leading blanks; and all lines."""
-    read = []
-    for line in lines:
-        read.append(line)
-        if line.strip():
-            break
-    return read[-1].lstrip() if read else "", itertools.chain(read, lines)
 
 
 def _plain(lines: Iterator[str], name: str, choice: Choice) -> Iterator[Values]:

@@ -95,7 +95,15 @@ def join_files(files: Sequence[Path], output: Path) -> None:
         output: A .npy or .parquet accordingly.
     """
     if output.suffix == ".npy":
-        _join_arrays(files, output)
+        import numpy as np
+
+        first = np.load(files[0], mmap_mode="r")
+        rows = sum(len(np.load(file, mmap_mode="r")) for file in files)
+        header = np.lib.format.header_data_from_array_1_0(first) | {"shape": (rows, first.shape[1])}
+        with output.open("wb") as stream:
+            np.lib.format.write_array_header_1_0(stream, header)
+            for file in files:
+                stream.write(np.load(file).tobytes())
         return
     parquet = require("pyarrow.parquet", "train", PURPOSE)
     with files[0].open("rb") as part:
@@ -107,15 +115,3 @@ def join_files(files: Sequence[Path], output: Path) -> None:
         for file in files:
             with file.open("rb") as part:
                 writer.write_table(parquet.ParquetFile(part).read(), row_group_size=GROUP_ROWS)
-
-
-def _join_arrays(files: Sequence[Path], output: Path) -> None:
-    import numpy as np
-
-    first = np.load(files[0], mmap_mode="r")
-    rows = sum(len(np.load(file, mmap_mode="r")) for file in files)
-    header = np.lib.format.header_data_from_array_1_0(first) | {"shape": (rows, first.shape[1])}
-    with output.open("wb") as stream:
-        np.lib.format.write_array_header_1_0(stream, header)
-        for file in files:
-            stream.write(np.load(file).tobytes())
