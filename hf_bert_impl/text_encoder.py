@@ -19,6 +19,7 @@ from hf_bert_impl.auto import registered
 from hf_bert_impl.checkpoint_files import check_config, check_exists, check_folder, explained
 from hf_bert_impl.data.option_ranges import COUNT, STEPS, check_length
 from hf_bert_impl.encoders.lengths import longest_sequence
+from hf_bert_impl.encoders.weights import computed_in
 from hf_bert_impl.errors import InputError, check_choice, check_whole, one_line
 from hf_bert_impl.extras import require
 from hf_bert_impl.finite import check_finite, check_numbers
@@ -37,7 +38,7 @@ from hf_bert_impl.inference.packed_loop import Features, TokenBudget, packable, 
 from hf_bert_impl.inference.sentence_folder import check_sentence_files
 from hf_bert_impl.model.configuration_bert import EXTENDED_MODEL_TYPE, BertConfig
 from hf_bert_impl.model.linear import computed_by, linear
-from hf_bert_impl.model.preparing import drop_prepared, prepared_kernels
+from hf_bert_impl.model.preparing import drop_prepared
 from hf_bert_impl.model.steady import steady_layers
 from hf_bert_impl.optimization import optimize
 
@@ -157,9 +158,7 @@ class TextEncoder(SentenceTransformer):
     @property
     def precision(self) -> str:
         """BERT's dtype, with the kernels if it is prepared."""
-        bert: Any = self.transformers_model
-        kernels = prepared_kernels(bert)
-        return str(bert.dtype).removeprefix("torch.") if kernels is None else str(kernels)
+        return computed_in(self.transformers_model)
 
     def forward(self, input: Features, **options: Any) -> Features:
         """The modules' results for a batch of features.

@@ -23,6 +23,7 @@ class PartOptions:
     """How a job is computed."""
 
     PANEL: ClassVar = "Work in parts"
+    RANGES: ClassVar = {"workers": PROCESSES}
 
     part_size: int | None = None
     """Rows per part, the most that an interruption loses; None for 10000, or 2000 for a file."""
@@ -34,9 +35,6 @@ class PartOptions:
     """Address of a Ray cluster, such as 10.0.0.1:6379, or auto; None for this machine."""
     resume: bool = False
     """Accept a finished output. Interrupted runs always resume."""
-
-    def __post_init__(self) -> None:
-        PROCESSES.check("workers", self.workers)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,7 +94,7 @@ def run_job(
     model = str(folder.absolute()) if folder.is_dir() else given.model
     with quiet_libraries():
         from hf_bert_impl import distributed
-        from hf_bert_impl.distributed.job import Job
+        from hf_bert_impl.distributed.job import FILE_ROWS, FOLDER_ROWS, Job
         from hf_bert_impl.distributed.run import run_job as run
 
         job = Job(
@@ -106,7 +104,7 @@ def run_job(
             output.absolute(),
             columns,
             given.id_column,
-            given.part_size,
+            given.part_size or (FILE_ROWS if output.suffix else FOLDER_ROWS),
             precision,
         )
         try:

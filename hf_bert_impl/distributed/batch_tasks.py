@@ -35,9 +35,9 @@ from hf_bert_impl.data.arrow_records import column_values
 from hf_bert_impl.data.option_ranges import COUNT
 from hf_bert_impl.data.text_input import check_record_text
 from hf_bert_impl.data.vector_table import arrow_table
+from hf_bert_impl.encoders.weights import computed_in
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.freed_memory import keep_freed_memory
-from hf_bert_impl.model.preparing import prepared_kernels
 
 #: Columns of equal length: a dictionary of lists or arrays, a pandas DataFrame, or a pyarrow table.
 Batch = Any
@@ -65,13 +65,24 @@ class BatchTask(abc.ABC):
 
     counter: Any
     """The object that counts `tokens`."""
+    model: Any
+    """The model of transformers or of this package."""
     _made_by: functools.partial[Any]
 
     def __init__(
         self, threads: int | None, columns: tuple[str, ...], output_columns: tuple[str, ...]
     ) -> None:
         self.columns, self.output_columns = columns, output_columns
-        share = _threads_here()
+        # A worker process has a Ray actor's CPUs, or one thread.
+        share, ray = None, sys.modules.get("ray")
+        # `datasets` has a multiprocessing of its own.
+        libraries = (sys.modules.get(name) for name in ("multiprocessing", "multiprocess"))
+        if any(library and library.parent_process() for library in libraries):
+            share = 1
+        if ray is not None and ray.is_initialized():
+            context = ray.get_runtime_context()
+            if context.worker.mode == ray.WORKER_MODE:
+                share = max(1, int(context.get_assigned_resources().get("CPU", 1)))
         if share is not None:  # a process of our own, whose settings affect no other code
             keep_freed_memory()
         threads = share if threads is None else threads
@@ -87,7 +98,7 @@ class BatchTask(abc.ABC):
     def __reduce__(self) -> tuple[Any, ...]:
         made_by = self._made_by
         model = made_by.args[0] if made_by.args else made_by.keywords["model"]
-        return _make_again, (made_by, sorted(model_files(model).items()))
+        return _make_again, (made_by, sorted(facts_of("model file", model).items()))
 
     def __call__(self, batch: Batch) -> Any:
         """Adds the results to a batch.
@@ -114,17 +125,9 @@ class BatchTask(abc.ABC):
         """Computes the values of `output_columns` from the texts of `columns`."""
 
     @property
-    def tokens(self) -> int:
-        """Number of tokens computed so far."""
-        return int(self.counter.tokens)
-
-    @property
     def precision(self) -> str:
         """The precision of the model's computation, with the kernels."""
-        if hasattr(self.counter, "precision"):
-            return str(self.counter.precision)
-        kernels, dtype = prepared_kernels(self.counter.model), self.counter.model.dtype
-        return str(dtype).removeprefix("torch.") if kernels is None else str(kernels)
+        return computed_in(self.model)
 
     def _texts(self, batch: Mapping[str, Any], column: str) -> list[str]:
         if column not in batch:
@@ -149,39 +152,34 @@ def _make_again(made_by: functools.partial[BatchTask], files: object) -> BatchTa
     return made_by()
 
 
-def model_files(model: str) -> dict[str, str]:
-    """Sizes and times of a model's files, or the commit of a hub id.
+def facts_of(name: str, place: str) -> dict[str, str]:
+    """Sizes and times of a file, or of a folder's files; the commit of a hub id.
+
+    Args:
+        name: Precedes the names of a folder's files.
+        place: A path or a hub id.
 
     Raises:
-        OSError: There is no such folder, and no config under this id.
+        OSError: There is no such path, and no config under this id.
     """
-    folder = Path(model).expanduser()
-    if not folder.is_dir():
-        check_exists(model)
-        commit = extract_commit_hash(cached_file(model, CONFIG_NAME), None)
-        return {"commit": str(commit)}
-    known = (".safetensors", ".bin", ".json", ".txt", ".model")
-    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.suffix in known)
-    return {f"model file {file.relative_to(folder)}": facts_of(file) for file in files}
-
-
-def facts_of(file: Path) -> str:
-    """The size and time of a file."""
-    status = file.stat()
-    seconds, rest = divmod(status.st_mtime_ns, 10**9)
-    return f"{status.st_size} bytes of {datetime.datetime.fromtimestamp(seconds)}.{rest:09}"
-
-
-def _threads_here() -> int | None:
-    """The threads of a worker process: a Ray actor's CPUs, or one; None in other processes."""
-    ray = sys.modules.get("ray")
-    if ray is not None and ray.is_initialized():
-        context = ray.get_runtime_context()
-        if context.worker.mode == ray.WORKER_MODE:
-            return max(1, int(context.get_assigned_resources().get("CPU", 1)))
-    # `datasets` has a multiprocessing of its own.
-    libraries = (sys.modules.get(name) for name in ("multiprocessing", "multiprocess"))
-    return 1 if any(library and library.parent_process() for library in libraries) else None
+    path = Path(place).expanduser()
+    if not path.exists():
+        check_exists(place)
+        return {"commit": str(extract_commit_hash(cached_file(place, CONFIG_NAME), None))}
+    files = {name: path}
+    if path.is_dir():
+        known = (".safetensors", ".bin", ".json", ".txt", ".model", ".arrow")
+        inside = sorted(file for file in path.rglob("*") if file.is_file())
+        files = {
+            f"{name} {file.relative_to(path)}": file for file in inside if file.suffix in known
+        }
+    facts = {}
+    for label, file in files.items():
+        status = file.stat()
+        seconds, rest = divmod(status.st_mtime_ns, 10**9)
+        time = f"{datetime.datetime.fromtimestamp(seconds)}.{rest:09}"
+        facts[label] = f"{status.st_size} bytes of {time}"
+    return facts
 
 
 class EmbedTexts(BatchTask):
@@ -217,6 +215,7 @@ class EmbedTexts(BatchTask):
 
         super().__init__(threads, (column,), (output_column,))
         self.encoder = self.counter = TextEncoder(model, batch_invariant=batch_invariant, **options)
+        self.model = self.encoder.transformers_model
         self._encode = functools.partial(
             self.encoder.encode,
             normalize_embeddings=normalize,
@@ -260,6 +259,7 @@ class Classify(BatchTask):
         head = "sequence-classification"
         loaded, tokenizer = checkpoints.load_prepared(model, head, dtype, batch_invariant)
         self.classifier = self.counter = TextClassifier(loaded, tokenizer, token_budget)
+        self.model = loaded
         self._labels = np.array(self.classifier.labels, dtype=object)
 
     def compute(self, *texts: list[str]) -> tuple[Any, ...]:
@@ -300,6 +300,7 @@ class Answer(BatchTask):
         self.answering = self.counter = QuestionAnsweringPipeline.from_pretrained(
             model, dtype=dtype, batch_invariant=batch_invariant, **options
         )
+        self.model = self.answering.model
 
     def compute(self, *texts: list[str]) -> tuple[Any, ...]:
         asked = [{"question": q, "context": c} for q, c in zip(*texts, strict=True)]

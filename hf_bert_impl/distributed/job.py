@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
-import json
 import os
 import shutil
 import sqlite3
@@ -34,10 +32,10 @@ from hf_bert_impl.data.text_input import (
     read_records,
 )
 from hf_bert_impl.data.vector_table import as_stored, join_files
-from hf_bert_impl.distributed.batch_tasks import facts_of, model_files
+from hf_bert_impl.distributed.batch_tasks import facts_of
 from hf_bert_impl.errors import InputError, InputNote, one_line
 from hf_bert_impl.files.atomic import atomic_file, sync
-from hf_bert_impl.files.json_files import read_json, to_json, write_json
+from hf_bert_impl.files.json_files import read_json, write_json
 from hf_bert_impl.files.text import escaped
 from hf_bert_impl.finite import NotFinite
 
@@ -93,15 +91,10 @@ class Job:
     """Columns of the texts."""
     id_column: str | None = None
     """A column of texts or 64-bit integers, unique over all inputs; None for row numbers."""
-    part_rows: int | None = None
-    """Rows per chunk; None for 10000, or 2000 for an output of one file."""
+    part_rows: int = FOLDER_ROWS
+    """Rows per chunk."""
     precision: str = "float32"
     """The precision of stored vectors."""
-
-    @property
-    def rows_per_part(self) -> int:
-        """Rows per chunk."""
-        return self.part_rows or (FILE_ROWS if self.output.suffix else FOLDER_ROWS)
 
     @property
     def folder(self) -> Path:
@@ -121,20 +114,22 @@ class Job:
             **options,
             "column": ", ".join(named) or None,
             "id_column": self.id_column,
-            "part_size": self.rows_per_part,
+            "part_size": self.part_rows,
             "precision": self.precision,
-            **model_files(options["model"]),
+            **facts_of("model file", options["model"]),
         }
         for name in self.inputs:
-            inside = sorted(filter(Path.is_file, Path(name).rglob("*")))  # of `datasets`
-            settings[f"input {name}"] = STANDARD_INPUT if name == STANDARD_INPUT else ""
-            for file in inside or ([] if name == STANDARD_INPUT else [Path(name)]):
-                settings[f"input {file}"] = facts_of(file)
+            place = f"input {name}"
+            settings |= {place: name} if name == STANDARD_INPUT else facts_of(place, name)
         return settings
 
-    def rows(self) -> Iterator[JobRow]:
-        """All rows of the inputs, in one pass."""
-        number, kind = 0, None
+    def chunks(self) -> Iterator[list[JobRow]]:
+        """The rows of the inputs in lists of `part_rows`, in one pass.
+
+        Raises:
+            InputError: An input cannot be read.
+        """
+        chunk, number, kind = list[JobRow](), 0, None
         # A temporary database, since there may be more ids than memory.
         with contextlib.closing(sqlite3.connect("")) as known:
             known.execute("CREATE TABLE ids (id PRIMARY KEY) WITHOUT ROWID")
@@ -155,23 +150,15 @@ class Job:
                     except ValueError as error:
                         problem = one_line(error)
                     texts = [] if problem else [*record.values]
-                    yield JobRow(number, file, row, record.place, identifier, texts, problem)
+                    chunk.append(
+                        JobRow(number, file, row, record.place, identifier, texts, problem)
+                    )
                     number += 1
-
-    def chunks(self) -> Iterator[list[JobRow]]:
-        """The rows in lists of `rows_per_part`.
-
-        Raises:
-            InputError: An input cannot be read, there is no row, or none of the first is usable.
-        """
-        rows, first = self.rows(), True
-        while chunk := list(itertools.islice(rows, self.rows_per_part)):
-            if first and all(row.problem for row in chunk):
-                raise InputError(chunk[0].problem)  # e.g. the column is missing
-            first = False
+                    if len(chunk) == self.part_rows:
+                        yield chunk
+                        chunk = []
+        if chunk:
             yield chunk
-        if first:
-            raise InputError(f"{', '.join(self.inputs[:3])} has no rows. Use a file with texts.")
 
     def compute(
         self, task: BatchTask, rows: list[JobRow]
@@ -183,22 +170,32 @@ class Job:
         """
         computed, pieces = list[JobRow](), list[dict[str, Any]]()
         failed = dict[int, Exception]()
-        groups = [rows] if rows else []
+        groups = [rows]
         while groups:
             some = groups.pop()
             try:
-                pieces.append(self._columns(task, some))
+                texts = [[row.texts[place] for row in some] for place in range(len(task.columns))]
+                columns = {}
+                for name, values in zip(task.output_columns, task.compute(*texts), strict=True):
+                    columns[name] = values
+                    if values.ndim == 2:  # vectors
+                        columns[name], scales = as_stored(values, self.precision)
+                        columns |= {} if scales is None else {"scale": scales}
+                pieces.append(columns)
                 computed += some
             except Exception as error:  # of any type: other rows may still succeed
+                if not some:
+                    raise
                 if len(some) == 1:
                     failed[some[0].number] = error
                 else:
                     half = len(some) // 2
                     groups += [some[half:], some[:half]]
+            if not groups and not pieces:
+                groups = [[]]  # gives the columns without a row
         if len(failed) > 1 and not computed and not any(map(_is_of_row, failed.values())):
             raise next(iter(failed.values()))  # the model fails, rather than each row
-        pieces = pieces or [self._columns(task, [])]
-        columns: dict[str, Any] = {"id": [row.id for row in computed]}
+        columns = {"id": [row.id for row in computed]}
         if len(self.inputs) > 1:
             columns["file"] = [escaped(row.file) for row in computed]
         columns |= {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
@@ -208,17 +205,6 @@ class Job:
             if places[number] not in reason:
                 reasons[number] = f"{places[number]}: {reason}"
         return computed, columns, reasons
-
-    def _columns(self, task: BatchTask, rows: list[JobRow]) -> dict[str, Any]:
-        """The columns to write after the ids."""
-        texts = [[row.texts[place] for row in rows] for place in range(len(task.columns))]
-        columns = {}
-        for name, values in zip(task.output_columns, task.compute(*texts), strict=True):
-            columns[name] = values
-            if values.ndim == 2:  # vectors
-                columns[name], scales = as_stored(values, self.precision)
-                columns |= {} if scales is None else {"scale": scales}
-        return columns
 
     def check(self, settings: dict[str, Any], resume: bool, overwrite: bool) -> bool | None:
         """Checks that the output can be written.
@@ -268,14 +254,6 @@ class Job:
             )
         return None if is_finished and not overwrite else bool(differences) or is_finished
 
-    def begin(self, settings: dict[str, Any], anew: bool) -> None:
-        """Creates the folder, with the settings of the job; `anew` removes an earlier run."""
-        if anew:
-            self.discard()
-        (self.folder / MANIFEST).unlink(missing_ok=True)
-        with atomic_file(self.folder / JOB) as fresh:  # names may have no UTF-8 form
-            fresh.write_text(json.dumps(settings, indent=2))
-
     def discard(self) -> None:
         """Removes the folder; renamed before, because half of it would look like a job."""
         gone = self.folder.with_name(f".{self.folder.name}.gone")
@@ -290,7 +268,7 @@ class Job:
         with atomic_file(place) as fresh, fresh.open("w", encoding="utf-8") as file:
             rejected = sum(bool(file.write(line)) for line in rejects)
         if not self.output.suffix:
-            own = {*parts, *map(rejects_of, parts)}
+            own = {*parts, *(part.with_suffix(f".{REJECTS}") for part in parts)}
             for left in {*self.folder.glob(".partial-*"), *self.folder.glob("part-*")} - own:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
             names = [file.name for file in parts]
@@ -310,17 +288,6 @@ class Job:
         if rejected:
             note = f"{rejected:,} row(s) were rejected; the reasons are in {place}"
             warnings.warn(note, InputNote, stacklevel=3)
-
-
-def rejects_of(part: Path) -> Path:
-    """The file of a chunk's rejected rows."""
-    return part.with_suffix(f".{REJECTS}")
-
-
-def reject_lines(rows: Iterable[JobRow], failed: dict[int, str]) -> list[str]:
-    """A line of JSON for each row that has a problem or has failed."""
-    reasons = ((row, row.problem or failed.get(row.number)) for row in rows)
-    return [to_json(row.rejected(reason)) + "\n" for row, reason in reasons if reason]
 
 
 def _shown(value: Any) -> Any:

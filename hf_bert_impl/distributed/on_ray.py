@@ -103,10 +103,10 @@ def run_on_ray(
         largest = max(node["Resources"].get("CPU", 1) for node in ray.nodes())
         try:
             rows = ray.data.read_datasource(Rows(), num_cpus=0)
-            rows.repartition(target_num_rows_per_block=job.rows_per_part).map_batches(
+            rows.repartition(target_num_rows_per_block=job.part_rows).map_batches(
                 Computing,
                 fn_constructor_args=(job, precision),
-                batch_size=job.rows_per_part,
+                batch_size=job.part_rows,
                 batch_format="pyarrow",
                 concurrency=workers,
                 num_cpus=min(int(share) or share, largest),

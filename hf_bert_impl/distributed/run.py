@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,15 +16,11 @@ from tqdm import tqdm
 from hf_bert_impl.data.text_input import STANDARD_INPUT
 from hf_bert_impl.data.vector_table import write_columns
 from hf_bert_impl.distributed.batch_tasks import BatchTask
-from hf_bert_impl.distributed.job import (
-    COMPUTED,
-    Job,
-    JobRow,
-    reject_lines,
-    rejects_of,
-)
+from hf_bert_impl.distributed.job import COMPUTED, JOB, MANIFEST, REJECTS, Job, JobRow
 from hf_bert_impl.distributed.on_ray import run_on_ray
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_file
+from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.files.lock import output_lock
 
 
@@ -59,10 +56,19 @@ def run_job(
         if job.check(settings, resume, overwrite) is None:
             return report | {"finished": True, "precision": None}
         chunks = job.chunks()
-        first = next(chunks)  # wrong input is reported before a model is loaded
+        # Wrong input is reported before a model is loaded, e.g. that the column is missing.
+        first = next(chunks, [])
+        if not first:
+            raise InputError(f"{', '.join(job.inputs[:3])} has no rows. Use a file with texts.")
+        if all(row.problem for row in first):
+            raise InputError(first[0].problem)
         task = job.task(**job.options)
         settings[COMPUTED] = report["precision"] = task.precision
-        job.begin(settings, bool(job.check(settings, resume, overwrite)))
+        if job.check(settings, resume, overwrite):
+            job.discard()
+        (job.folder / MANIFEST).unlink(missing_ok=True)
+        with atomic_file(job.folder / JOB) as fresh:  # names may have no UTF-8 form
+            fresh.write_text(json.dumps(settings, indent=2))
         start = time.perf_counter()
         if ray is None:
             _run_here(job, task, itertools.chain([first], chunks), report, progress)
@@ -102,12 +108,22 @@ def _run_here(
                     report["resumed_from"] += len(chunk)
                 else:
                     computed, columns, failed = job.compute(task, rows)
-                    rejects = reject_lines(chunk, failed)
+                    reasons = ((row, row.problem or failed.get(row.number)) for row in chunk)
+                    rejects = [row.rejected(reason) for row, reason in reasons if reason]
                     if rejects:
-                        with atomic_file(rejects_of(part)) as fresh:
-                            fresh.write_text("".join(rejects), encoding="utf-8")
+                        with atomic_file(part.with_suffix(f".{REJECTS}")) as fresh:
+                            lines = (to_json(entry) + "\n" for entry in rejects)
+                            fresh.write_text("".join(lines), encoding="utf-8")
                     with atomic_file(part) as fresh:
-                        _write(fresh, chunk, computed, columns, id_type)
+                        if suffix == ".npy":  # a vector per row of the input
+                            vectors = columns["vector"]  # (computed, D)
+                            whole = np.full((len(chunk), vectors.shape[1]), np.nan, vectors.dtype)
+                            whole[[row.number - chunk[0].number for row in computed]] = vectors
+                            np.save(fresh, whole)
+                        else:
+                            if id_type is int:
+                                columns["id"] = np.array(columns["id"], np.int64)
+                            write_columns(fresh, columns)
                     report["rows"] += len(computed)
                     report["rejected"] += len(rejects)
                     report["parts_made"] += 1
@@ -117,25 +133,6 @@ def _run_here(
         if not any(job.folder.glob("part-*")):  # so that other settings need no --overwrite
             job.discard()
         raise
-    report |= {"parts": len(parts), "tokens": task.tokens}
-    files = filter(Path.exists, map(rejects_of, parts))
+    report |= {"parts": len(parts), "tokens": task.counter.tokens}
+    files = filter(Path.exists, (part.with_suffix(f".{REJECTS}") for part in parts))
     job.finish(parts, written, (line for file in files for line in file.open(encoding="utf-8")))
-
-
-def _write(
-    file: Path,
-    chunk: list[JobRow],
-    computed: list[JobRow],
-    columns: dict[str, Any],
-    id_type: type,
-) -> None:
-    """Writes a chunk: its columns, or for a .npy one vector per row of the input."""
-    if file.suffix == ".npy":
-        vectors = columns["vector"]  # (computed, D)
-        whole = np.full((len(chunk), vectors.shape[1]), np.nan, vectors.dtype)
-        whole[[row.number - chunk[0].number for row in computed]] = vectors
-        np.save(file, whole)
-        return
-    if id_type is int:
-        columns["id"] = np.array(columns["id"], np.int64)
-    write_columns(file, columns)

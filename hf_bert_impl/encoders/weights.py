@@ -22,7 +22,7 @@ from hf_bert_impl.model.linear import (
     why_not_packed,
 )
 from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
-from hf_bert_impl.model.preparing import drop_prepared, precision_of
+from hf_bert_impl.model.preparing import drop_prepared, precision_of, prepared_kernels
 
 logger = logging.get_logger(__name__)
 #: The attribute of a model for its `Originals`.
@@ -142,6 +142,12 @@ def prepared_for(model: nn.Module) -> Any:
     """The dtype that `prepare` was called with, in a tuple; None without a call."""
     originals = vars(model).get(_ORIGINALS)
     return None if originals is None else (originals.requested,)
+
+
+def computed_in(model: Any) -> str:
+    """The dtype that a model computes in, with the kernels if it is prepared."""
+    kernels = prepared_kernels(model)
+    return str(model.dtype).removeprefix("torch.") if kernels is None else str(kernels)
 
 
 def restore_weights(model: Any) -> None:

@@ -230,7 +230,7 @@ def test_json_is_all_of_the_output(hf_bert, place, monkeypatch, name):
 INSIDE = {
     "answer": "hf_bert_impl.inference.question_answering.QuestionAnsweringPipeline.__call__",
     "convert": "hf_bert_impl.conversion.pipeline.save_torch_state_dict",
-    "embed": "hf_bert_impl.distributed.run._write",
+    "embed": "hf_bert_impl.distributed.job.Job.compute",
     "export": "hf_bert_impl.export.compare",
     "finetune": "hf_bert_impl.training.finetuning.write_results",
     "pretrain": "hf_bert_impl.training.pretraining_trainer.PretrainingTrainer.training_step",

@@ -32,7 +32,7 @@ def test_vectors_are_those_of_the_encoder(models):
     expected = encoder.encode(TEXTS, normalize_embeddings=True)
     assert np.array_equal(found["vector"], expected)
     assert np.array_equal(found["other"], batch["other"])
-    assert task.tokens == sum(len(ids) for ids in encoder.tokenizer(TEXTS)["input_ids"])
+    assert task.counter.tokens == sum(len(ids) for ids in encoder.tokenizer(TEXTS)["input_ids"])
     apart = in_batches(task, batch, [1, 3, 20, 29])
     assert np.array_equal(np.array(apart["vector"]), expected)
 
