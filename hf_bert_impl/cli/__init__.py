@@ -161,7 +161,11 @@ def _run(arguments: list[str]) -> int:
     try:
         status = command.main(arguments, prog_name="hf-bert", standalone_mode=False)
         sys.stdout.flush()
-        _leave_group()
+        # A process that exits while the threads of its distributed group run is sometimes aborted,
+        # which its launcher reports as a failure.
+        distributed = sys.modules.get("torch.distributed")
+        if distributed and distributed.is_available() and distributed.is_initialized():
+            distributed.destroy_process_group()
     except BrokenPipeError:
         # The reader (`| head`) has gone, which is no error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -175,14 +179,3 @@ def _run(arguments: list[str]) -> int:
             command = command.commands[word]
         return errors.report(error, command)
     return status if isinstance(status, int) else 0
-
-
-def _leave_group() -> None:
-    """Leaves the group of a distributed run.
-
-    A process that exits while its group's threads run is sometimes aborted, which its launcher
-    reports as a failure.
-    """
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        distributed.destroy_process_group()

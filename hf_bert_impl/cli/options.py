@@ -42,6 +42,7 @@ def add_command(app: typer.Typer, name: str, kind: Any, panel: str | None = None
     hints, keyword = typing.get_type_hints(kind), inspect.Parameter.KEYWORD_ONLY
     fields = {field.name: field for field in dataclasses.fields(kind)}
     settings: Collection[str] = getattr(kind, "SETTINGS", ())
+    known = {name: choices(field) for name, field in fields.items()}
     parameters = [inspect.Parameter("command_line", keyword, annotation=typer.Context)]
     for field, (owner, text) in field_docs(kind).items():
         if field in fields and field not in settings:
@@ -67,7 +68,7 @@ def add_command(app: typer.Typer, name: str, kind: Any, panel: str | None = None
                 if source is None or source.name != "COMMANDLINE":
                     values[key] = value
         options = kind(**values)
-        check_values(options)
+        check_values(options, known)
         options.run()
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

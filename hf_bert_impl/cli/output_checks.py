@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -60,17 +61,15 @@ def check_sources(written: Iterable[Path], sources: Iterable[str]) -> None:
     Raises:
         InputError: A file is both.
     """
-    read = list(map(_status, sources))
+    read = []
+    for source in sources:
+        with contextlib.suppress(OSError, ValueError):  # reported when it is read
+            is_input = source == "-"
+            read.append(
+                os.fstat(sys.stdin.fileno()) if is_input else os.stat(os.path.expanduser(source))
+            )
     for file in written:
-        status = _status(str(file))
-        if status is not None and any(other and os.path.samestat(other, status) for other in read):
+        if file.exists() and any(os.path.samestat(status, file.stat()) for status in read):
             raise InputError(
                 f"This command reads {file}, which it would also write. Choose another output."
             )
-
-
-def _status(source: str) -> os.stat_result | None:
-    try:
-        return os.fstat(sys.stdin.fileno()) if source == "-" else Path(source).expanduser().stat()
-    except (OSError, ValueError):  # reported when it is read
-        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -89,26 +90,29 @@ def check_order(context: typer.Context, takes_file: bool) -> None:
     if len(arguments) < 2 or arguments[0].name != "model":
         return
     first, *others = [context.params[str(item.name)] for item in arguments]
-    models = [other for other in others if isinstance(other, str) and _is_model(other)]
-    if (models and not _is_model(first)) or (Path(first).is_file() and not takes_file):
+    is_model, *are_models = [
+        isinstance(name, str) and (Path(name).expanduser() / "config.json").is_file()
+        for name in (first, *others)
+    ]
+    if (any(are_models) and not is_model) or (Path(first).is_file() and not takes_file):
         raise InputError(f"{first} is no model. The order is: {usage(context)}.")
 
 
-def _is_model(name: str) -> bool:
-    return (Path(name).expanduser() / "config.json").is_file()
-
-
-def check_values(options: Any) -> None:
+def check_values(options: Any, known: Mapping[str, Sequence[str]]) -> None:
     """Checks numbers, choices and the picture of a command before anything is read.
+
+    Args:
+        options: Its dataclass. `RANGES` of a base class override the usual ranges.
+        known: By field, the result of `choices`.
 
     Raises:
         InputError: A value is out of its range or unknown, or the picture cannot be drawn.
     """
-    check_ranges(options)
-    for field in dataclasses.fields(options):
-        value, known = getattr(options, field.name), choices(field)
-        if known and value is not None and field.name != "head":
-            check_choice(field.name, value, known)
+    check_ranges(options, **getattr(options, "RANGES", {}))
+    for name, allowed in known.items():
+        value = getattr(options, name)
+        if allowed and value is not None and name != "head":
+            check_choice(name, value, allowed)
     if getattr(options, "head", None) is not None:
         class_of(options.head)
     if getattr(options, "plot", None) is not None:

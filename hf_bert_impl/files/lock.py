@@ -40,8 +40,14 @@ def output_lock(output: Path) -> Iterator[None]:
             ) from None
         except OSError as error:
             raise unwritable(output, error) from error
-        undo.callback(_remove_held, lock)  # before it is unlocked
-        yield
+        try:
+            yield
+        finally:
+            # Before it is unlocked. A forked process holds nothing, and a file with content is not
+            # ours.
+            if lock.is_locked and not file.stat().st_size:
+                with contextlib.suppress(OSError):  # Windows deletes no open file
+                    file.unlink()
 
 
 def lock_file(output: Path) -> Path:
@@ -60,14 +66,6 @@ def unwritable(output: Path, error: BaseException) -> InputError:
         f"({getattr(error, 'strerror', None) or error}). Free some disk space, or "
         "choose another place."
     )
-
-
-def _remove_held(lock: FileLock) -> None:
-    file = Path(lock.lock_file)
-    # A forked process holds nothing, and a file with content is not ours.
-    if lock.is_locked and not file.stat().st_size:
-        with contextlib.suppress(OSError):  # Windows deletes no open file
-            file.unlink()
 
 
 def _remove_empty(folder: Path) -> None:
