@@ -1,7 +1,6 @@
 """`optimize`: makes a loaded encoder fast in place."""
 
 import sys
-from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -65,16 +64,21 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
         (1, 384)
     """
     check_dtype("dtype", dtype)
-    modules = list(_modules(model))
-    encoders = _sentence_models(modules)
-    before = {part: prepared_for(part) for each in modules for part in each.modules()}
+    models, encoders = _parts(model)
+    before = {part: prepared_for(part) for part in models}
+    # The modules of sentence-transformers that call a BERT's `forward` without hooks.
+    parts = dict.fromkeys(part for encoder in encoders for part in encoder.modules())
+    callers = {
+        bert: [part for part in parts if getattr(part, "model", None) is bert] for bert in models
+    }
     berts: list[Any] = []
     reasons: list[str] = []
     try:
-        for part in _candidates(modules):
+        for part in models:
             if any(part is inner for bert in berts for inner in bert.modules()):
                 continue
-            reason = _take(part)
+            check_weights(part)
+            reason = None if isinstance(part, BertPreTrainedModel) else probe(part)
             if reason is None:
                 berts.append(part)
             else:
@@ -88,11 +92,12 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
         for reason in reasons:
             logger.warning(f"not optimized, so it computes as usual: {reason}")
         for bert in berts:
-            prepare(bert, dtype, _callers(encoders, bert))
+            prepare(bert, dtype, callers[bert])
         for encoder in encoders:
             use_packed_loop(encoder)
-            for fold in splade_folds(encoder):
-                fold.enable()
+            if encoder.model_type == "SparseEncoder":
+                for fold in splade_folds(encoder):
+                    fold.enable()
     except BaseException:
         if not any(before.values()):
             restore(model)
@@ -101,7 +106,7 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
                 _give_back(bert)
             else:
                 (earlier,) = before[bert]
-                prepare(bert, earlier, _callers(encoders, bert))
+                prepare(bert, earlier, callers[bert])
         raise
     return model
 
@@ -118,34 +123,32 @@ def restore(model: Holder) -> Holder:
     Raises:
         InputError: An encoder has a wrapped forward, for example by accelerate.
     """
-    modules = list(_modules(model))
-    for encoder in _sentence_models(modules):
+    models, encoders = _parts(model)
+    for encoder in encoders:
         use_own_loop(encoder)
         for module in encoder.modules():
             fold = getattr(vars(module).get("forward"), "__self__", None)
             if isinstance(fold, SpladeFold):
                 fold.disable()
-    for part in _candidates(modules):
+    for part in models:
         _give_back(part)
     return model
 
 
-def _take(bert: Any) -> str | None:
-    """Makes an encoder compute packed rows, or gives the reason why it cannot."""
-    check_weights(bert)
-    return None if isinstance(bert, BertPreTrainedModel) else probe(bert)
-
-
 def _give_back(bert: Any) -> None:
-    """Undoes `_take` and `prepare`."""
+    """Undoes `prepare` and the change of `forward`."""
     check_forwards(bert)
     restore_weights(bert)
     remove(bert)
 
 
-def _modules(holder: Any) -> Iterator[nn.Module]:
-    """The outermost modules in an object, or the object itself if it is one."""
+def _parts(holder: Any) -> tuple[list[Any], list[Any]]:
+    """The models of transformers and of this package in an object, outer ones first.
+
+    Also the models of sentence-transformers.
+    """
     seen: set[int] = set()
+    parts: dict[nn.Module, None] = {}
     level = [holder]
     for _ in range(DEPTH + 1):
         following: list[Any] = []
@@ -154,27 +157,12 @@ def _modules(holder: Any) -> Iterator[nn.Module]:
                 continue
             seen.add(id(entry))
             if isinstance(entry, nn.Module):
-                yield entry
+                parts |= dict.fromkeys(entry.modules())
             elif hasattr(entry, "__dict__"):
                 following.extend(vars(entry).values())
         level = following
-
-
-def _candidates(modules: list[nn.Module]) -> list[Any]:
-    """The models of transformers and of this package in modules, outer ones first."""
-    parts = dict.fromkeys(part for module in modules for part in module.modules())
-    return [part for part in parts if isinstance(part, PreTrainedModel)]
-
-
-def _sentence_models(modules: list[nn.Module]) -> list[Any]:
-    """The models of sentence-transformers in modules."""
-    base = getattr(sys.modules.get("sentence_transformers.base.model"), "BaseModel", None)
-    if base is None:  # not imported, or older than version 6
-        return []
-    return [part for module in modules for part in module.modules() if isinstance(part, base)]
-
-
-def _callers(encoders: list[Any], bert: nn.Module) -> list[nn.Module]:
-    """The modules of sentence-transformers that call a BERT's `forward` without hooks."""
-    parts = {part: None for encoder in encoders for part in encoder.modules()}
-    return [part for part in parts if getattr(part, "model", None) is bert]
+    base: Any = getattr(sys.modules.get("sentence_transformers.base.model"), "BaseModel", ())
+    return (
+        [part for part in parts if isinstance(part, PreTrainedModel)],
+        [part for part in parts if isinstance(part, base)],  # none if it is not imported
+    )

@@ -114,8 +114,11 @@ def use_packed_loop(encoder: nn.Module) -> None:
         encoder: A `SentenceTransformer`, `CrossEncoder`, `SparseEncoder` or `MultiVectorEncoder`
             with a BERT of this package.
     """
-    for declared in _declared_parameters(encoder):
-        declared.add(EXPANSIONS)
+    for module in encoder.modules():
+        model = getattr(module, "model", None)
+        if isinstance(model, nn.Module) and takes_packed_input(model):
+            # The parameter names of stock BERT's `forward`, as each `Transformer` stores them.
+            vars(module).get("_declared_forward_params", set()).add(EXPANSIONS)
     if _has_padding(encoder):
         _set_padding(encoder, is_computed=True)
         return
@@ -142,20 +145,11 @@ def use_own_loop(encoder: nn.Module) -> None:
         _set_padding(encoder, is_computed=False)
     for name in _METHODS:
         vars(encoder).pop(name, None)
-    for declared in _declared_parameters(encoder):
-        declared.discard(EXPANSIONS)
     for module in encoder.modules():
+        vars(module).get("_declared_forward_params", set()).discard(EXPANSIONS)
         if vars(module).pop("_should_flatten_inputs", None) is not None:
             del module.data_collator, module._flatten_position_offset
             module.unpad_inputs = module.unpad_inputs  # decides `can_flatten_inputs` again
-
-
-def _declared_parameters(encoder: nn.Module) -> Iterator[set[str]]:
-    """The parameter names of stock BERT's `forward`, as each `Transformer` stores them."""
-    for module in encoder.modules():
-        model = getattr(module, "model", None)
-        if isinstance(model, nn.Module) and takes_packed_input(model):
-            yield vars(module).get("_declared_forward_params", set())
 
 
 def token_batches(
@@ -249,14 +243,25 @@ def _tokenized(
 
 def packable(encoder: nn.Module) -> list[Any]:
     """The `Transformer` modules that can output packed rows, if all later modules take them."""
-    modules = list(_chain(encoder))
-    if not all(_takes_packed_rows(module) for module in modules):
+    modules: list[Any] = list(_chain(encoder))
+    if not all(map(_takes_packed_rows, modules)):
         return []
-    return [
-        module
-        for module in modules
-        if type(module).__name__ == "Transformer" and _gives_packed_rows(module)
-    ]
+    transformers = []
+    for module in modules:
+        if type(module).__name__ != "Transformer":
+            continue
+        model = module.model
+        model = model.get_base_model() if hasattr(model, "get_base_model") else model  # PEFT's
+        if (
+            takes_packed_input(model)
+            and module.transformer_task in TASKS
+            and module.unpad_inputs is not False
+            and getattr(module.tokenizer, "padding_side", "right") == "right"
+            and "text" in module.modality_config
+            and all(entry["method"] == "forward" for entry in module.modality_config.values())
+        ):
+            transformers.append(module)
+    return transformers
 
 
 def _chain(holder: nn.Module) -> Iterator[nn.Module]:
@@ -274,15 +279,14 @@ def _takes_packed_rows(module: nn.Module) -> bool:
 
 
 def _has_padding(encoder: nn.Module) -> bool:
-    """Whether a module reads states at padding, which are then stock's."""
-    return any(map(_reads_padding, _chain(encoder)))
-
-
-def _reads_padding(module: nn.Module) -> bool:
-    """Whether a module may read the states of padding."""
-    kind = type(module)
-    is_known = kind.__name__ in PADDED_MODULES or kind.__module__.startswith("torch.nn.")
-    return not (_takes_packed_rows(module) or is_known or hasattr(kind, "takes_packed_rows"))
+    """Whether a module may read states at padding, which are then stock's."""
+    for module in _chain(encoder):
+        kind = type(module)
+        is_known = kind.__name__ in PADDED_MODULES or kind.__module__.startswith("torch.nn.")
+        is_known = is_known or _takes_packed_rows(module) or hasattr(kind, "takes_packed_rows")
+        if not is_known:
+            return True
+    return False
 
 
 def _set_padding(encoder: nn.Module, is_computed: bool) -> None:
@@ -292,19 +296,6 @@ def _set_padding(encoder: nn.Module, is_computed: bool) -> None:
             module.config.padding_free = not is_computed
         elif has_forward(module):
             vars(module)["forward"].skips_padding = not is_computed
-
-
-def _gives_packed_rows(module: Any) -> bool:
-    model = module.model
-    model = model.get_base_model() if hasattr(model, "get_base_model") else model  # PEFT's
-    return (
-        takes_packed_input(model)
-        and module.transformer_task in TASKS
-        and module.unpad_inputs is not False
-        and getattr(module.tokenizer, "padding_side", "right") == "right"
-        and "text" in module.modality_config
-        and all(entry["method"] == "forward" for entry in module.modality_config.values())
-    )
 
 
 def takes_packed_input(model: nn.Module) -> bool:

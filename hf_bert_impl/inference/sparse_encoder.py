@@ -5,7 +5,7 @@ to (B, V). `SpladeFold` replaces the `forward` of both modules.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -99,9 +99,12 @@ def splade_folds(encoder: nn.Module) -> list[SpladeFold]:
     from sentence_transformers.sparse_encoder.modules import SpladePooling
 
     followers: dict[nn.Module, dict[nn.Module | None, None]] = {}
-    for module, follower in _in_order(encoder):
-        if isinstance(module, Transformer) and takes_splade(module.model):
-            followers.setdefault(module, {})[follower] = None
+    for chain in encoder.modules():
+        for module, follower in pairwise(
+            [*chain, None] if isinstance(chain, nn.Sequential) else ()
+        ):
+            if isinstance(module, Transformer) and takes_splade(module.model):
+                followers.setdefault(module, {})[follower] = None
     uses = Counter(pooling for behind in followers.values() for pooling in behind)
     folds = []
     for module, behind in followers.items():
@@ -112,10 +115,3 @@ def splade_folds(encoder: nn.Module) -> list[SpladeFold]:
         elif len(poolings) == len(behind):
             folds.append(SpladeFold(module, poolings))
     return folds
-
-
-def _in_order(encoder: nn.Module) -> Iterator[tuple[nn.Module, nn.Module | None]]:
-    """Every module of a chain, with the next one."""
-    for chain in encoder.modules():
-        if isinstance(chain, nn.Sequential):
-            yield from pairwise([*chain, None])
