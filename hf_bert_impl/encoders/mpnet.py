@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers.models.mpnet.modeling_mpnet import MPNetEncoder, MPNetSelfAttention
 
-from hf_bert_impl.encoders.rows import ROWS, by_groups
+from hf_bert_impl.encoders.rows import ROWS, by_groups, distances
 
 
 class RowsEncoder(MPNetEncoder):
@@ -28,9 +28,9 @@ class RowsSelfAttention(MPNetSelfAttention):
         if rows is None:
             return super().forward(hidden_states, *args, **kwargs)
 
-        def bias(distances: Tensor) -> Tensor:
-            encoder = self.encoder
-            buckets = encoder.relative_position_bucket(distances.to(hidden_states.device))
+        def bias(columns: Tensor, keys: int, _: int) -> Tensor:
+            encoder, apart = self.encoder, distances(columns, keys)
+            buckets = encoder.relative_position_bucket(apart.to(hidden_states.device))
             values: Tensor = encoder.relative_attention_bias(buckets)
             return values.movedim(-1, 1).contiguous()  # (rows or 1, H, q, k)
 

@@ -72,6 +72,30 @@ def test_windows(length, kind):
         assert_close(model(**batch), stock(**batch), mask != 0)
 
 
+@pytest.mark.parametrize("window", [4, 130])
+@pytest.mark.parametrize("kind", ["right", "left", "holes", "none"])
+def test_windows_of_long_texts(window, kind):
+    """Long sequences are computed by blocks of queries, and several of one length together."""
+    if "ModernBert" not in ALL:
+        pytest.skip("this transformers has no ModernBERT")
+    fields = {"local_attention": window, "max_position_embeddings": 900}
+    stock = random_stock("ModernBertModel", 5, backend="sdpa", **fields)
+    model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
+    mask = torch.ones(6, 821, dtype=torch.long)
+    for row, length in enumerate((821, 821, 661, 704, 7, 800)):
+        mask[row, length:] = 0
+    mask[5, 1::90] = 0 if kind == "holes" else 1
+    mask = {"left": mask.flip(1), "none": torch.ones_like(mask)}.get(kind, mask)
+    batch = {"input_ids": torch.randint(5, 60, mask.shape), "attention_mask": mask}
+    outputs = [one(**batch).last_hidden_state for one in (model, stock)]
+    torch.testing.assert_close(*(each[mask != 0] for each in outputs), atol=2e-5, rtol=0)
+    for each in outputs:
+        each[mask != 0].square().sum().backward()
+    for (path, ours), theirs in zip(model.named_parameters(), stock.parameters(), strict=True):
+        scale = theirs.grad.abs().max()
+        assert (ours.grad - theirs.grad).abs().max() <= 2e-5 * scale, path
+
+
 @pytest.mark.parametrize("prefix", ALL)
 def test_arguments(prefix, monkeypatch):
     stock = random_stock(f"{prefix}Model", 3)
