@@ -9,6 +9,7 @@ import transformers
 from torch import nn
 
 import hf_bert_impl
+from hf_bert_impl import optimization
 from hf_bert_impl.encoders.forward import forwards
 from hf_bert_impl.model.kernels import why_no_kernels
 from hf_bert_impl.model.linear import FloatProduct
@@ -387,8 +388,16 @@ def test_a_failing_call_changes_nothing(name, monkeypatch):
     with pytest.raises(ValueError):
         hf_bert_impl.optimize(model, "int4")
     assert torch.equal(call(model, batch).last_hidden_state, before)
-    monkeypatch.setattr("hf_bert_impl.optimization._sentence_models", lambda modules: [1])
-    with pytest.raises(AttributeError):
+    prepare, calls = optimization.prepare, []
+
+    def fails_at_first(*given):
+        prepare(*given)
+        calls.append(given)
+        if len(calls) == 1:
+            raise MemoryError
+
+    monkeypatch.setattr(optimization, "prepare", fails_at_first)
+    with pytest.raises(MemoryError):
         hf_bert_impl.optimize(model, "float32")
     monkeypatch.undo()
     assert torch.equal(call(model, batch).last_hidden_state, before)
