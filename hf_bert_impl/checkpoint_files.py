@@ -128,22 +128,6 @@ def _weights(path: Any, options: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def check_config(
-    path: Any, options: Mapping[str, Any], config: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """Checks a BERT's config that transformers' own class will load, and gives it back.
-
-    Raises:
-        ValueError: A field is wrong, or the model is far larger than its weights.
-    """
-    from hf_bert_impl.model.configuration_bert import BertConfig
-
-    if config.get("model_type") == BertConfig.model_type:
-        BertConfig.from_dict(dict(config))
-    check_size(path, options, config)
-    return config
-
-
 def check_size(
     path: Any, options: Mapping[str, Any], config: Mapping[str, Any] | None = None
 ) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from inspect import signature
 from typing import Any, Self
 
 import numpy as np
@@ -16,7 +17,7 @@ from transformers import PreTrainedModel
 from transformers.utils import CONFIG_NAME
 
 from hf_bert_impl.auto import registered
-from hf_bert_impl.checkpoint_files import check_config, check_exists, check_folder, explained
+from hf_bert_impl.checkpoint_files import check_exists, check_folder, check_size, explained
 from hf_bert_impl.data.option_ranges import COUNT, STEPS, check_length
 from hf_bert_impl.encoders.lengths import longest_sequence
 from hf_bert_impl.encoders.weights import computed_in
@@ -36,6 +37,7 @@ from hf_bert_impl.inference.loading import (
 )
 from hf_bert_impl.inference.packed_loop import Features, TokenBudget, packable, text_length
 from hf_bert_impl.inference.sentence_folder import check_sentence_files
+from hf_bert_impl.model import modeling_bert
 from hf_bert_impl.model.configuration_bert import EXTENDED_MODEL_TYPE, BertConfig
 from hf_bert_impl.model.linear import computed_by, linear
 from hf_bert_impl.model.preparing import drop_prepared
@@ -341,7 +343,6 @@ def optimize_encoder(
     Raises:
         ValueError: Weights are missing or not finite, or a setting is not supported.
     """
-    models = [part for part in encoder.modules() if isinstance(part, PreTrainedModel)]
     for part in encoder.modules() if path is not None else ():
         if isinstance(part, Transformer) and not hasattr(part.model, "peft_config"):
             # transformers marks loaded weights; those of a pooler are not read.
@@ -352,6 +353,8 @@ def optimize_encoder(
                 and not name.startswith("pooler.")
             )
             check_whole(path, missing, "the encoder", "restore them, or name another checkpoint")
+            _use_own_class(part)
+    models = [part for part in encoder.modules() if isinstance(part, PreTrainedModel)]
     saved = encoder.dtype
     encoder.float()  # `optimize` keeps this dtype of the results
     for model in models if batch_invariant else ():
@@ -387,14 +390,17 @@ def checked_files(path: str | None, kind: str, options: Mapping[str, Any]) -> It
     below = check_sentence_files(path, kind, place)
     if below:
         place["subfolder"] = below
-    config = check_config(path, place, read_fields(path, CONFIG_NAME, place))
+    config = read_fields(path, CONFIG_NAME, place)
+    model_type = config.get("model_type")
+    own = BertConfig.from_dict(dict(config)) if model_type == BertConfig.model_type else None
+    check_size(path, place, config)
     if not options.get("trust_remote_code"):
         refuse_code(path, tokenizer_class(read_fields(path, TOKENIZER_CONFIG, place), config))
-    is_bert = config.get("model_type") in (BertConfig.model_type, EXTENDED_MODEL_TYPE)
+    # transformers refuses these models, or drops what its own class does not compute.
+    needs_own = own.is_extended or own.pruned_heads if own else model_type == EXTENDED_MODEL_TYPE
     try:
-        # This package's BERT is faster than stock's under `optimize`, and knows more settings.
         with (
-            registered() if is_bert else contextlib.nullcontext(),
+            registered() if needs_own else contextlib.nullcontext(),
             explained(check_folder, os.path.join(path, below) if below else path, {}),
         ):
             yield
@@ -417,6 +423,30 @@ def checked_files(path: str | None, kind: str, options: Mapping[str, Any]) -> It
             f"{path} could not be loaded ({type(error).__name__}: {one_line(error)[:200]}). "
             "Restore its files."
         ) from error
+
+
+def _use_own_class(transformer: Any) -> None:
+    """Replaces stock's BERT by this package's class with the same weights, which is faster."""
+    stock = transformer.model
+    is_bert = type(stock).__module__.startswith("transformers.models.bert.")
+    kind = getattr(modeling_bert, type(stock).__name__, None) if is_bert else None
+    if (
+        kind is None
+        or hasattr(stock, "hf_device_map")
+        or stock.config.to_dict().get("quantization_config")
+    ):
+        return
+    config = BertConfig.from_dict(stock.config.to_dict())
+    attention, name = stock.config._attn_implementation, stock.config.name_or_path
+    transformer.model = kind.from_pretrained(
+        None,
+        config=config,
+        state_dict=stock.state_dict(),
+        dtype=stock.dtype,
+        attn_implementation=attention,
+    ).to(stock.device)
+    transformer.model.config.name_or_path = name
+    transformer._declared_forward_params = set(signature(transformer.model.forward).parameters)
 
 
 def _keep_bits(encoder: Any) -> None:

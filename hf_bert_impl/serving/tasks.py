@@ -18,11 +18,11 @@ from hf_bert_impl.checkpoints import load_prepared
 from hf_bert_impl.data.option_ranges import Range
 from hf_bert_impl.errors import InputError, check_offsets, one_line
 from hf_bert_impl.finite import check_numbers
+from hf_bert_impl.head_names import BERT_TYPES
 from hf_bert_impl.inference.classifier import TextClassifier
 from hf_bert_impl.inference.joined_calls import JoinedCalls
 from hf_bert_impl.inference.loading import find_device
 from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
-from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
 from hf_bert_impl.text_encoder import TextEncoder, checked_files, optimize_encoder
 
 
@@ -163,7 +163,7 @@ class Rerank(Task):
                 f"{path} has {ranker.num_labels} labels; a reranker has one. Serve it as "
                 "`classify`."
             )
-        is_bert = isinstance(ranker.model, BertPreTrainedModel)
+        is_bert = ranker.model.config.model_type in BERT_TYPES
         optimize_encoder(ranker, path, dtype, batch_invariant=is_bert)
         super().__init__(ranker, ranker.model, ranker.max_seq_length)
 
