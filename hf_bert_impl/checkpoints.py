@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_bert_impl.errors import InputError, check_whole, one_line
+from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.extras import install_remedy
 from hf_bert_impl.head_names import BERT_TYPES, HEADS, class_of, in_family, prefix_of
 
@@ -177,32 +177,10 @@ def load_model(
     Raises:
         ValueError, OSError: The weights cannot be read, do not fit the config, or are not finite.
     """
-    import transformers
+    from hf_bert_impl.inference import loading
 
-    import hf_bert_impl
-    from hf_bert_impl.checkpoint_files import check_mismatched, check_model, check_size, explained
-    from hf_bert_impl.finite import check_finite
-
-    cls = getattr(hf_bert_impl if checkpoint.is_bert else transformers, name, None)
-    if cls is None:
-        raise InputError(f"There is no {name}. Choose another `head`.", "head")
-    path = checkpoint.path
-    if checkpoint.is_bert:
-        check_size(path, options)
-    try:
-        with explained(check_model, path, options):
-            model, info = cls.from_pretrained(
-                path, output_loading_info=True, ignore_mismatched_sizes=True, **options
-            )
-        check_mismatched(path, info)
-    except RuntimeError as error:
-        raise InputError(
-            f"The weights of {checkpoint.name} do not load as {name} "
-            f"({one_line(error)[:300]}). Restore the files, or choose another `head`.",
-            "head",
-        ) from error
-    check_finite(model, checkpoint.name)
-    return model.eval(), info
+    cls = loading.named_class(name, checkpoint.is_bert)
+    return loading.load_model(checkpoint.path, cls, checkpoint.name, **options)
 
 
 def load_whole(
@@ -222,15 +200,10 @@ def load_whole(
     Raises:
         InputError: Weights are missing.
     """
-    name = class_name(checkpoint, head)
-    model, info = load_model(checkpoint, name, **options)
-    missing = info["missing_keys"]
-    if missing and all(key.startswith("pooler.") for key in missing):
-        model, info = load_model(checkpoint, name, add_pooling_layer=False, **options)
-        missing = info["missing_keys"]
-    remedy = "use a checkpoint that has them"
-    check_whole(checkpoint.name, missing, name, remedy)
-    return model, sorted(info["unexpected_keys"])
+    from hf_bert_impl.inference import loading
+
+    cls = loading.named_class(class_name(checkpoint, head), checkpoint.is_bert)
+    return loading.load_whole(checkpoint.path, cls, checkpoint.name, **options)
 
 
 def has_tokenizer(checkpoint: Checkpoint) -> bool:
@@ -295,14 +268,15 @@ def load_prepared(
     Raises:
         ValueError, OSError: The dtype is unknown, or the checkpoint cannot be used.
     """
-    from hf_bert_impl.inference.loading import loading_options, prepare_model
+    from hf_bert_impl.inference import loading
 
-    options = loading_options(dtype, prepare=True)
+    options = loading.loading_options(dtype, prepare=True)
     checkpoint = open_checkpoint(model, with_tokenizer=True, any_family=True)
     loaded: Any = load_whole(checkpoint, head, **options)[0]
     if batch_invariant and checkpoint.is_bert:  # before the kernels are chosen
         loaded.config.batch_invariant = True
-    return prepare_model(loaded, dtype), load_tokenizer(checkpoint)
+    tokenizer = loading.load_tokenizer(checkpoint.path, {})
+    return loading.prepare_model(loaded, dtype), tokenizer
 
 
 def demo_folder() -> Path:

@@ -75,7 +75,12 @@ class BertTokenizer(TokenizersBackend):
         do_basic_tokenize: bool = True,
         **kwargs: Any,
     ) -> None:
-        _check_max_length(kwargs.get("model_max_length"))
+        limit = kwargs.get("model_max_length")
+        # It would be compared with lengths only much later.
+        if limit is not None and not (isinstance(limit, int | float) and limit >= 1):
+            raise ValueError(
+                f"model_max_length={limit!r:.60} is not valid. Use a number of tokens, 1 or more."
+            )
         self.do_lower_case = do_lower_case
         self.tokenize_chinese_chars = tokenize_chinese_chars
         self.strip_accents = strip_accents
@@ -114,7 +119,7 @@ class BertTokenizer(TokenizersBackend):
         )
         # Not before: the base class gives ids to special tokens that the vocabulary lacks.
         self.update_post_processor()
-        if do_basic_tokenize:
+        if do_basic_tokenize and self.never_split:
             self._add_unsplit(self.never_split)
 
     @staticmethod
@@ -278,14 +283,6 @@ class BertTokenizer(TokenizersBackend):
         if legacy_format is not False:  # for the tools that read only vocab.txt
             files += self.save_vocabulary(str(save_directory), filename_prefix)
         return files
-
-
-def _check_max_length(limit: Any) -> None:
-    # It would be compared with lengths only much later.
-    if limit is not None and not (isinstance(limit, int | float) and limit >= 1):
-        raise ValueError(
-            f"model_max_length={limit!r:.60} is not valid. Use a number of tokens, 1 or more."
-        )
 
 
 def load_vocab(path: str | os.PathLike[str]) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from transformers.utils import CONFIG_NAME, cached_file
 
 from hf_bert_impl.checkpoint_files import (
     check_mismatched,
+    check_model,
     check_size,
     check_tokenizer,
     explained,
@@ -67,9 +68,20 @@ def class_to_load(path: str, name: str) -> Any:
     Args:
         path: A folder or a hub id.
         name: The class for BERT, such as "BertForQuestionAnswering".
+
+    Raises:
+        InputError: The family has no such class.
     """
     own = in_family(name, read_fields(path, CONFIG_NAME, {}).get("model_type"))
-    return getattr(modeling_bert if own == name else transformers, own)
+    return named_class(own, is_bert=own == name)
+
+
+def named_class(name: str, is_bert: bool) -> Any:
+    """The class of this package for BERT, or of transformers; InputError if there is none."""
+    cls = getattr(modeling_bert if is_bert else transformers, name, None)
+    if cls is None:
+        raise InputError(f"There is no {name}. Choose another `head`.", "head")
+    return cls
 
 
 def load_config(path: str) -> Any:
@@ -84,28 +96,71 @@ def prepare_model(model: Any, dtype: str | torch.dtype | None) -> Any:
     return model.prepare_for_inference(dtype) if is_ours else adapt(model, dtype)
 
 
-def load_checked(load: Callable[..., Any], path: Any, name: str, remedy: str) -> Any:
-    """Loads a model; all weights must be present, of the config's sizes, and finite.
+def load_model(
+    path: str, cls: Any, shown: object = None, **options: Any
+) -> tuple[Any, dict[str, Any]]:
+    """Loads a model, whose weights must be of the config's sizes and finite.
 
     Args:
-        load: `from_pretrained` with its arguments.
-        path: The source, for messages.
-        name: The class of the model, for messages.
-        remedy: The remedy for missing weights, for messages.
+        path: A folder or a hub id.
+        cls: The class to load it with.
+        shown: The source for messages; None for `path`.
+        **options: Further arguments of `from_pretrained`.
 
     Returns:
-        The model in eval mode.
+        The model, in eval mode, and transformers' loading info.
 
     Raises:
-        ValueError: Weights are missing or not finite.
-        CheckpointMismatch: Weights have other sizes.
+        ValueError, OSError: The weights cannot be read, do not fit the config, or are not finite.
     """
-    check_size(path, {})
-    model, info = load(output_loading_info=True, ignore_mismatched_sizes=True)
-    check_mismatched(path, info)
-    check_whole(path, info["missing_keys"], name, remedy)
-    check_finite(model, path)
-    return model.eval()
+    shown = path if shown is None else shown
+    check_size(path, options)
+    try:
+        with explained(check_model, path, options):
+            model, info = cls.from_pretrained(
+                path, output_loading_info=True, ignore_mismatched_sizes=True, **options
+            )
+        check_mismatched(path, info)
+    except RuntimeError as error:
+        raise InputError(
+            f"The weights of {shown} do not load as {cls.__name__} ({one_line(error)[:300]}). "
+            "Restore the files, or choose another `head`.",
+            "head",
+        ) from error
+    check_finite(model, shown)
+    return model.eval(), info
+
+
+def load_whole(
+    path: str,
+    cls: Any,
+    shown: object = None,
+    remedy: str = "use a checkpoint that has them",
+    **options: Any,
+) -> tuple[Any, list[str]]:
+    """Loads a model as `load_model` does, and raises an error if weights are missing.
+
+    Args:
+        path: As in `load_model`, like `cls`, `shown` and `options`.
+        cls: As there.
+        shown: As there.
+        remedy: The remedy for missing weights, for messages.
+        **options: As there.
+
+    Returns:
+        The model in eval mode, without a pooler if the checkpoint has none; and the names of the
+        checkpoint's tensors that the class does not use.
+
+    Raises:
+        InputError: Weights are missing.
+    """
+    model, info = load_model(path, cls, shown, **options)
+    missing = info["missing_keys"]
+    if missing and all(key.startswith("pooler.") for key in missing):
+        model, info = load_model(path, cls, shown, add_pooling_layer=False, **options)
+        missing = info["missing_keys"]
+    check_whole(path if shown is None else shown, missing, cls.__name__, remedy)
+    return model, sorted(info["unexpected_keys"])
 
 
 def loading_options(dtype: str | torch.dtype | None, prepare: bool) -> dict[str, torch.dtype]:
@@ -167,11 +222,6 @@ class TokenizerClass:
     def is_own(self) -> bool:
         """Whether it is BERT's tokenizer, with and without trust."""
         return self.name in _OWN and self.code is None
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether the class is in the checkpoint's custom code only."""
-        return self.code is not None and tokenizer_class_from_name(self.name) is None
 
 
 def tokenizer_class(settings: Mapping[str, Any], config: Mapping[str, Any]) -> TokenizerClass:
@@ -266,7 +316,7 @@ def refuse_code(path: str, found: TokenizerClass) -> None:
 
     transformers would load another tokenizer, with other ids.
     """
-    if found.is_remote:
+    if found.code is not None and tokenizer_class_from_name(found.name) is None:
         raise UnusableTokenizer(
             f"The tokenizer of {path}, {found.name}, is custom code, which is not run. If you "
             "trust it, load it by TextEncoder or AutoTokenizer with trust_remote_code=True."

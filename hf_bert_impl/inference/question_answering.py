@@ -5,7 +5,6 @@ Notation: W tokens of a window.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import itertools
 import os
@@ -36,8 +35,8 @@ from hf_bert_impl.inference.answer_options import AnswerOptions
 from hf_bert_impl.inference.batching import padded_inputs
 from hf_bert_impl.inference.loading import (
     class_to_load,
-    load_checked,
     load_tokenizer,
+    load_whole,
     loading_options,
     prepare_model,
 )
@@ -161,9 +160,8 @@ class QuestionAnsweringPipeline(Pipeline):
         path = os.fspath(path)
         check_folder(path, {})
         kind = class_to_load(path, "BertForQuestionAnswering")
-        load = functools.partial(kind.from_pretrained, path, **options)
         remedy = "name a model fine-tuned for question answering"
-        model = load_checked(load, path, kind.__name__, remedy)
+        model, _ = load_whole(path, kind, remedy=remedy, **options)
         if device is not None:
             kwargs["device"] = device
         packing = dtype if prepare and dtype else prepare

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from typing import Any
 
 from hf_bert_impl.inference.loading import (
     class_to_load,
-    load_checked,
     load_config,
     load_tokenizer,
+    load_whole,
     prepare_model,
 )
 from hf_bert_impl.tasks.base import Columns, Split, Task, sequence_length
@@ -52,8 +51,7 @@ def load_fine_tuned(
         ValueError: Weights of the head are missing, or weights are not finite.
     """
     kind = class_to_load(os.fspath(path), head)
-    load = partial(kind.from_pretrained, os.fspath(path))
-    model = load_checked(load, path, kind.__name__, "name a model fine-tuned for it")
+    model, _ = load_whole(os.fspath(path), kind, remedy="name a model fine-tuned for it")
     if batch_invariant:  # before the kernels are chosen
         model.config.batch_invariant = True
     return prepare_model(model, None) if prepare else model
