@@ -196,27 +196,6 @@ def test_forms_of_the_result(encoder):
 # --- batches, streams, coroutines --------------------------------------------------------------
 
 
-def rows_in(batch):
-    """The number of texts of a batch, packed or padded."""
-    return len(batch.get("cu_seq_lens_q", batch["input_ids"])) - ("cu_seq_lens_q" in batch)
-
-
-@pytest.mark.parametrize("options", [{"token_budget": 1}, {"token_budget": 23}, {"batch_size": 3}])
-def test_batches_change_no_vector(encoder, options, monkeypatch):
-    texts = TEXTS * 5
-    alone = np.stack([encoder.encode(text) for text in texts])
-    assert_near(encoder.encode(texts, **options), alone)
-    sizes = []
-    with monkeypatch.context() as patch:
-        forward = encoder.forward
-        patch.setattr(
-            encoder, "forward", lambda batch: sizes.append(rows_in(batch)) or forward(batch)
-        )
-        encoder.encode(texts, **options)
-    assert sum(sizes) == len(texts) and len(sizes) > 1
-    assert max(sizes) == {1: 1, 23: 9, 3: 3}[next(iter(options.values()))]
-
-
 @pytest.mark.skipif(why_no_kernels(torch.float32) is not None, reason="torch lacks oneDNN")
 @pytest.mark.parametrize("options", [{}, {"prepare": False}, {"dtype": "int8"}])
 @pytest.mark.parametrize("mode", [None, "mean", "max", "weightedmean"])
@@ -378,6 +357,8 @@ def test_wrong_arguments(encoder, method):
         ({"texts": "a\ud83d"}, r"texts\[0\] has half a surrogate pair"),
         ({"prompt_name": "x"}, "Prompt name 'x' not found"),
         ({"unknown": 1}, "unknown"),
+        ({"token_budget": 0}, "token_budget"),
+        ({"batch_size": 0}, "batch_size"),
     ):
         given = {"texts": SHORT, **options}
         with pytest.raises((ValueError, TypeError), match=message):
@@ -388,12 +369,6 @@ def test_wrong_arguments(encoder, method):
 def test_a_wrong_dimension_is_not_queued(encoder):
     with pytest.raises(ValueError, match="truncate_dim is 0"):
         asyncio.run(encoder.encode_async(SHORT, truncate_dim=0))
-
-
-@pytest.mark.parametrize("option", ["token_budget", "batch_size"])
-def test_sizes_below_one(encoder, option):
-    with pytest.raises(ValueError, match=option):
-        encoder.encode(SHORT, **{option: 0})
 
 
 def test_vectors_that_are_not_finite(tiny, tmp_path):

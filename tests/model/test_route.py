@@ -1,12 +1,10 @@
 """Hooks and modules inside the model get the same tensors as in transformers."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
 
-from hf_bert_impl.model import attention, layers
+from hf_bert_impl.model import layers
 from hf_bert_impl.parity import reference_model
 from tests.model.cases import (
     HEADS,
@@ -108,32 +106,6 @@ def test_one_hook_is_enough(kind, place):
     assert leaves_padding_out(model, batch)
 
 
-def put(model, reference, path):
-    parent, _, name = path.rpartition(".")
-    setattr(model.get_submodule(parent), name, copy.deepcopy(reference.get_submodule(path)))
-
-
-PLACES = [
-    *("embeddings", "encoder", "pooler", "encoder.layer.0", "encoder.layer.1.attention"),
-    *("encoder.layer.0.attention.self", "encoder.layer.1.attention.output"),
-    *("encoder.layer.0.intermediate", "encoder.layer.1.output"),
-]
-
-
-@pytest.mark.parametrize("prepared", [False, True])
-@pytest.mark.parametrize("place", PLACES)
-def test_modules_of_transformers_in_ours(place, prepared):
-    for padding in ("holes", "none"):
-        model, batch = model_and_batch("BertModel", 2, padding, **TWO_LAYERS)
-        reference = reference_model(model)
-        if prepared:
-            model.prepare_for_inference()
-        put(model, reference, place)
-        expected = outputs(reference, batch)
-        assert_same(outputs(model, batch), expected, torch.ones_like(batch["input_ids"]).bool())
-
-
-@pytest.mark.parametrize("head", ["BertForMaskedLM", "BertForSequenceClassification"])
 class Wrapped(nn.Module):
     """Has none of the inner module's attributes: no weight, no num_embeddings."""
 
@@ -164,46 +136,8 @@ def test_wrappers_without_a_weight(head, kinds):
     assert_same_as_upstream(model, batch, reference=reference)
 
 
-class MeanAttention(attention.BertSelfAttention):
-    """A subclass with code of its own: attention between neighbours in the batch's axis 1."""
-
-    def forward(self, hidden_states, attention_mask=None, **kwargs):
-        assert hidden_states.ndim == 3
-        return hidden_states.mean(dim=1, keepdim=True) + hidden_states, None
-
-
-class DropPath(nn.Module):
-    """Drops whole texts, as it is usually written."""
-
-    def forward(self, states):
-        keep = torch.arange(len(states)) % 2 == 0
-        return states * keep[:, None, None]
-
-
 def become(module, kind):
     module.__class__ = kind
-
-
-OWN = {
-    "attention": lambda m: become(m.encoder.layer[0].attention.self, MeanAttention),
-    "dropout": lambda m: setattr(m.encoder.layer[1].output, "dropout", DropPath()),
-    "forward of its own": lambda m: setattr(
-        m.encoder.layer[0].output, "forward", lambda inner, states: states - states[:, :1]
-    ),
-}
-
-
-@pytest.mark.parametrize("prepared", [False, True])
-@pytest.mark.parametrize("name", OWN)
-def test_modules_of_ones_own(name, prepared):
-    model, batch = model_and_batch("BertModel", 2, "left", **TWO_LAYERS)
-    if prepared:
-        model.prepare_for_inference()
-        outputs(model, batch)
-    OWN[name](model)
-    found = outputs(model, batch)
-    model.config.padding_free = False
-    assert_same(found, outputs(model, batch), torch.ones_like(batch["input_ids"]).bool())
 
 
 def test_a_subclass_that_declares_it():
@@ -252,31 +186,6 @@ def test_inner_modules_called_by_a_wrapper(backend):
         assert largest(ours - theirs) < 2e-5
 
 
-def compiled(module, called):
-    def backend(graph, _):
-        called.append(module)
-        return graph.forward
-
-    module.compile(backend=backend)
-
-
-def replaced(module, called):
-    forward = module.forward
-    module.forward = lambda *given, **named: called.append(module) or forward(*given, **named)
-
-
-@pytest.mark.parametrize("path", ["embeddings", "encoder.layer.1.intermediate"])
-@pytest.mark.parametrize("comes", [compiled, replaced])
-def test_what_comes_around_a_module_after_a_call(comes, path):
-    """Where nothing is around a module, the way through its hooks is left out."""
-    model, batch = model_and_batch("BertModel", 2, "right", num_hidden_layers=2)
-    expected, called = outputs(model, batch), []
-    comes(model.get_submodule(path), called)
-    found = outputs(model, batch)
-    assert called
-    assert_same(found, expected, batch["attention_mask"].bool())
-
-
 @pytest.mark.parametrize("owner", [nn.Module, layers.BertIntermediate])
 def test_a_call_that_is_patched(owner, monkeypatch):
     """Profilers patch the calls of all modules."""
@@ -290,9 +199,13 @@ def test_a_call_that_is_patched(owner, monkeypatch):
     assert_same(found, expected, batch["attention_mask"].bool())
 
 
+@pytest.mark.parametrize("prepared", [False, True])
 @pytest.mark.parametrize("path", ["embeddings", "encoder.layer.1.attention.output"])
-def test_one_dropout_in_train_mode(path):
+def test_one_dropout_in_train_mode(path, prepared):
+    """Monte Carlo dropout: eval mode, but for the dropout modules."""
     model, batch = model_and_batch("BertModel", 2, "right", num_hidden_layers=2)
+    if prepared:
+        model.prepare_for_inference()
     before = outputs(model, batch)[0]
     dropout = model.get_submodule(f"{path}.dropout").train()
     dropout.p = 0.5

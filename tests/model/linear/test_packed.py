@@ -48,16 +48,13 @@ def same_as_plain(model, batch):
 
 def test_what_is_packed_is_no_part_of_the_state(tmp_path):
     model, batch = model_and_batch("BertForMaskedLM", 5)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    model.prepare_for_inference().save_pretrained(tmp_path)
-    everything = set(places(model))
-    assert packed(model) == everything
-    expected = outputs(model, batch)[0]
-    for one in (model, copy.deepcopy(model), pickled(model)):
+    before = copy.deepcopy(model.state_dict())
+    for one in (model.prepare_for_inference(), copy.deepcopy(model), pickled(model)):
+        outputs(one, batch)
+        assert packed(one) == set(places(model))
         assert list(one.state_dict()) == list(before)
         assert all(torch.equal(one.state_dict()[name], value) for name, value in before.items())
-        assert torch.equal(outputs(one, batch)[0], expected)
-        assert packed(one) == everything
+    model.save_pretrained(tmp_path)
     assert not packed(type(model).from_pretrained(tmp_path))
     assert not packed(model.train())
 
@@ -147,13 +144,6 @@ WRITES = {
     "through data": lambda site: site.module.weight.data.mul_(1.5),
     "bias": lambda site: site.module.bias.data.mul_(1.5),
 }
-#: Changes of a whole model.
-OTHER_CHANGES = {
-    "more tokens": lambda m: m.resize_token_embeddings(m.config.vocab_size + 3),
-    "another decoder": lambda m: m.set_output_embeddings(nn.Linear(m.config.hidden_size, 7)),
-    "embeddings, to which it is tied": lambda m: m.bert.embeddings.word_embeddings.weight.mul_(1.5),
-    "mode": lambda m: m.cls.train(),
-}
 
 
 def prepared_masked_lm():
@@ -186,24 +176,6 @@ def test_a_changed_weight_is_seen(place, change, caplog):
     assert len(everything - packed(model)) <= 1
     model.prepare_for_inference()
     assert packed(model) == everything
-    same_as_plain(model, batch)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        *(*fuzz.WHOLE_WEIGHTS, *fuzz.MODULES, *fuzz.DEPTH, *fuzz.LAST, *fuzz.FRESH, *fuzz.DTYPE),
-        *("train and back", *OTHER_CHANGES),
-    ],
-)
-def test_a_larger_change_is_seen(change):
-    model, batch, _ = prepared_masked_lm()
-    with torch.no_grad():
-        if change in OTHER_CHANGES:
-            OTHER_CHANGES[change](model)
-        else:
-            place = "bert.encoder.layer.0.output.dense"
-            model = fuzz.apply(change, fuzz.Site(model, place, seed=1, is_reference=False))
     same_as_plain(model, batch)
 
 
@@ -256,15 +228,6 @@ def test_forward_mode_derivatives():
         found = torch.func.jvp(run, (states,), (direction,))[1]
     assert expected.abs().max() > 1e-2
     assert (found - expected).abs().max() < 1e-5
-
-
-def test_dropout_switched_on_by_itself():
-    """Monte Carlo dropout: eval mode, but for the dropout modules."""
-    model, batch = model_and_batch("BertModel", 15, hidden_dropout_prob=0.5)
-    model.prepare_for_inference()
-    model.encoder.layer[0].output.dropout.train()
-    first, second = (outputs(model, batch).last_hidden_state for _ in range(2))
-    assert (first - second).abs().max() > 1e-3
 
 
 def test_a_model_made_in_inference_mode(caplog):

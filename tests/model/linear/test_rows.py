@@ -6,7 +6,6 @@ import random
 import pytest
 import torch
 
-from hf_bert_impl.model.layout import Layout
 from hf_bert_impl.model.linear import Product, rounded_up
 from hf_bert_impl.model.preparing import prepared_kernels
 from tests.model.cases import model_and_batch, outputs
@@ -24,14 +23,6 @@ def batches(model, count):
         for row in range(1, rows):
             mask[row, draw.randint(1, length) :] = 0
         yield {"input_ids": ids * mask, "attention_mask": mask}
-
-
-def test_there_are_few_numbers_a_little_above():
-    found = [rounded_up(rows) for rows in range(1, 1025)]
-    assert len(set(found)) < 95 and found == sorted(found)
-    for rows, size in enumerate(found, 1):
-        assert rows <= size <= rows + max(1, rows**0.5)
-    assert {rounded_up(size) for size in found} == set(found)
 
 
 @pytest.mark.parametrize("dtype", [False, None, "bfloat16", "int8"])
@@ -64,33 +55,6 @@ def test_kernels_get_few_numbers_of_rows(dtype, by_onednn, monkeypatch):
         outputs(model, batch)
     assert seen == {rounded_up(size) for size in seen} and len(tokens) > 20
     assert len(seen) <= 24
-
-
-@pytest.mark.parametrize("dtype", [None, "bfloat16"])
-def test_spare_rows_change_no_bit(dtype, monkeypatch):
-    """The same kernels on the same number of rows, whatever the spare ones hold."""
-    model, _ = model_and_batch("BertModel", 4)
-    model.prepare_for_inference(dtype)
-    given = list(batches(model, 12))
-    expected = [outputs(model, batch) for batch in given]
-
-    unpad, changed = Layout.unpad, []
-
-    def with_last_row(self, padded):
-        rows = unpad(self, padded)
-        if rows is None or not self.spare:
-            return rows
-        changed.append(self.spare)
-        real = rows[: self.tokens]
-        return torch.cat((real, real[-1:].expand(self.spare, *real.shape[1:])))
-
-    monkeypatch.setattr(Layout, "unpad", with_last_row)
-    for batch, before in zip(given, expected, strict=True):
-        after = outputs(model, batch)
-        real = batch["attention_mask"] != 0
-        assert torch.equal(after[0][real], before[0][real])
-        assert torch.equal(after[1], before[1])
-    assert changed
 
 
 @pytest.mark.slow

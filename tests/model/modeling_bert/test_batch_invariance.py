@@ -191,18 +191,21 @@ def one_up(output, where):
 
 
 #: How kernels differ: where a call of so many rows gives other bits than a call of others, and
-#: which sizes of a call are refused.
+#: which calls of the model are refused, by threads, texts and tokens.
 FAULTS = {
-    "beyond 33 rows": (lambda out: len(out) > 33, lambda size: size > 33),
-    "below 8 rows": (lambda out: len(out) < 8, lambda size: size < 8),
-    "the last rows of many": (lambda out: slice(64, None), lambda size: size > 64),
-    "one column, beyond 33 rows": (
-        lambda out: (slice(len(out) if len(out) < 34 else 0, None), -1),
-        lambda size: size > 33,
+    "beyond 33 rows": (lambda out: len(out) > 33, lambda threads, texts, tokens: tokens > 33),
+    "below 8 rows": (lambda out: len(out) < 8, lambda threads, texts, tokens: texts < 7),
+    "the last rows of many": (
+        lambda out: slice(64, None),
+        lambda threads, texts, tokens: tokens > 64,
     ),
-    "with two threads, beyond 64 rows": (
+    "one column": (
+        lambda out: (slice(len(out) if len(out) < 34 else 0, None), -1),
+        lambda threads, texts, tokens: tokens > 33,
+    ),
+    "with two threads": (
         lambda out: torch.get_num_threads() == 2 and len(out) > 64,
-        lambda size: torch.get_num_threads() == 2 and size > 64,
+        lambda threads, texts, tokens: threads == 2 and tokens > 64,
     ),
 }
 
@@ -237,40 +240,29 @@ def forget():
     steady._agrees.cache_clear()
 
 
+@pytest.mark.parametrize("prepared", [False, True])
 @pytest.mark.parametrize("name", FAULTS)
-def test_kernels_that_differ(make_differ, name):
+def test_kernels_that_differ(make_differ, name, prepared):
     """The probe finds these calls, and they are refused. The others have the same bits."""
     fault, is_refused = FAULTS[name]
     make_differ(fault)
-    layer = torch.nn.Linear(24, 37)
-    packed = kernels.choose(torch.float32, batch_invariant=True).pack(layer)
-    products = steady.steady_layers(layer).products
-    torch.manual_seed(0)
-    states = torch.randn(536, 24)
-
-    def plain(states):
-        with linear.computed_by(products):
-            return linear.linear(layer, states)
-
-    with torch.no_grad():
-        for threads in (1, 2) if "threads" in name else (1,):
-            torch.set_num_threads(threads)
-            for product in (packed, plain):
-                few = torch.cat([product(some.clone()) for some in states.split(8)])
-                torch.testing.assert_close(few, layer(states))
-                for rows in (1, 2, 7, 31, 33, 34, 40, 48, 77, 501, 530):
-                    given = states[-rows:].clone()
-                    sizes = {
-                        max(4, linear.rounded_up(len(part)))
-                        for part in given.split(steady.MAX_ROWS)
-                    }
-                    if any(map(is_refused, sizes)):
-                        with pytest.raises(
-                            ValueError, match=r"in a call of \d+ rows\. Use dtype='fl"
-                        ):
-                            product(given)
-                    else:
-                        assert torch.equal(product(given), few[-rows:]), rows
+    fields = dict(hidden_size=24, num_attention_heads=2, num_hidden_layers=1, hidden_act="gelu")
+    fields |= dict(max_position_embeddings=60, batch_invariant=True)
+    model = random_model("BertModel", random_config(9, **fields))
+    if prepared:
+        model.prepare_for_inference()
+    for threads, length in itertools.product((1, 2), (7, 60)):
+        torch.set_num_threads(threads)
+        sequences, passed = list(torch.randint(1, 61, (9, length))), []
+        for texts in (1, 2, 4, 5, 7, 9):
+            if is_refused(threads, texts, texts * length):
+                with pytest.raises(ValueError, match=r"in a call of \d+ rows\. Use dtype='fl"):
+                    of_each(model, sequences[:texts])
+            else:
+                passed.append(of_each(model, sequences[:texts]))
+        for found in passed:
+            for one, expected in zip(found, passed[-1], strict=False):
+                assert_equal_bits(one, expected)
 
 
 def test_kernels_that_keep_nothing_are_refused(make_differ):

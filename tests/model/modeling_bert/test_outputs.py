@@ -90,16 +90,3 @@ def test_buffers_of_ids_are_read(head, way, padding):
     positions = {"position_ids": batch["position_ids"]}
     assert_same_as_upstream(model, given | positions, reference=reference)
     assert_same_as_upstream(model.prepare_for_inference(), given, reference=reference)
-
-
-def test_packed_input_reads_the_buffers():
-    model, batch = model_and_batch("BertModel", 4, "none", type_vocab_size=3)
-    table = model.embeddings.position_ids
-    table.copy_(table.flip(1))
-    model.embeddings.token_type_ids.copy_(table % 3)
-    rows = batch["input_ids"][:3]
-    expected = outputs(model, {"input_ids": rows}).last_hidden_state.flatten(0, 1)
-    totals = torch.arange(4) * rows.shape[1]
-    for one in (model, model.prepare_for_inference()):
-        found = outputs(one, {"input_ids": rows.reshape(1, -1), "cu_seq_lens_q": totals})
-        torch.testing.assert_close(found.last_hidden_state[0], expected, atol=1e-5, rtol=1e-5)

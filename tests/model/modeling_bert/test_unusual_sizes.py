@@ -25,10 +25,3 @@ def test_same_as_transformers(fields, length, prepared):
     batch = {"input_ids": ids * mask, "attention_mask": mask}
     for types in ({}, {"token_type_ids": torch.zeros_like(ids)}):
         assert_same_as_upstream(model, batch | types, with_gradients=not prepared)
-
-
-def test_a_second_type_is_refused():
-    model = random_model("BertModel", random_config(5, type_vocab_size=1))
-    ids = torch.randint(3, 60, (1, 5))
-    with pytest.raises(ValueError, match=r"token_type_ids holds 1; allowed is 0 to 0 \(type_voc"):
-        model(ids, token_type_ids=torch.ones_like(ids))
