@@ -1,5 +1,6 @@
 """The benchmark of models of other families."""
 
+import importlib.util
 import json
 
 import pytest
@@ -21,26 +22,14 @@ def test_every_family_is_raced(capsys, tmp_path):
 
 @pytest.mark.parametrize("name", ["RobertaModel", "DistilBertModel", "MPNetModel"])
 def test_contestants_take_a_family_checkpoint(name, tmp_path):
-    random_stock(name, seed=1).save_pretrained(tmp_path)
+    random_stock(name, seed=1, max_position_embeddings=140).save_pretrained(tmp_path)
     source, settings = Source(str(tmp_path)), Settings(threads=1, quick=True)
-    sides = [
-        States(side, "float32", source, settings)
-        for side in ("upstream-eager", "unchanged", "prepared")
-    ]
+    names = ["upstream-eager", "unchanged", "prepared"]
+    if importlib.util.find_spec("onnxruntime") and name != "DistilBertModel":
+        names.append("onnxruntime")
+    sides = [States(side, "float32", source, settings) for side in names]
     assert sides[0].model.config._attn_implementation == "eager"
     case = sides[0].case("short")
     expected, *ours = (side.result(case) for side in sides)
     assert all((states - expected).abs().max() < 2e-5 for states in ours)
     assert sides[0].kernels() is None and sides[2].kernels() is not None
-
-
-@pytest.mark.parametrize("name", ["RobertaModel", "MPNetModel"])
-def test_peers_take_a_family_checkpoint(name, tmp_path):
-    pytest.importorskip("onnxruntime")
-    random_stock(name, seed=1, max_position_embeddings=140).save_pretrained(tmp_path)
-    source, settings = Source(str(tmp_path)), Settings(threads=1, quick=True)
-    sides = [
-        States(side, "float32", source, settings) for side in ("upstream-eager", "onnxruntime")
-    ]
-    expected, states = (side.result(sides[0].case("short")) for side in sides)
-    assert (states - expected).abs().max() < 2e-5
