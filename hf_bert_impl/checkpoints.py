@@ -78,7 +78,14 @@ def open_checkpoint(
         path = str(folder)
     else:
         config, path = _hub_config(model), model
-    _check_kind(config, model, any_family)
+    kind = config.get("model_type")
+    # The first BERT repositories have no model_type.
+    is_known = kind is not None or ("num_hidden_layers" in config and "type_vocab_size" in config)
+    if not is_known or not (kind in BERT_TYPES or (any_family and prefix_of(kind) is not None)):
+        supported = "bert" + ", and encoders of transformers" * any_family
+        raise InputError(
+            f"{model} has model_type {kind!r}. Supported: {supported}. Use another model."
+        )
     checkpoint = Checkpoint(model, path, config)
     if with_tokenizer:
         _require_tokenizer(checkpoint)
@@ -127,16 +134,6 @@ def _hub_config(model: str) -> dict[str, Any]:
             "google-bert/bert-base-cased."
         )
     return config
-
-
-def _check_kind(config: dict[str, Any], model: str, any_family: bool) -> None:
-    kind = config.get("model_type")
-    # The first BERT repositories have no model_type.
-    is_known = kind is not None or ("num_hidden_layers" in config and "type_vocab_size" in config)
-    if is_known and (kind in BERT_TYPES or (any_family and prefix_of(kind) is not None)):
-        return
-    supported = "bert" + ", and encoders of transformers" * any_family
-    raise InputError(f"{model} has model_type {kind!r}. Supported: {supported}. Use another model.")
 
 
 def class_name(checkpoint: Checkpoint, head: str | None = None) -> str:

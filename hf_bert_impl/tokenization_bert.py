@@ -98,8 +98,27 @@ class BertTokenizer(TokenizersBackend):
         elif not isinstance(vocab, dict):
             vocab = load_vocab(vocab)
         if not is_built:
-            self._check_special_tokens(vocab, *tokens, **kwargs)
-        self._tokenizer = self._build(vocab, str(unk_token))
+            named = {"unk_token": unk_token, "cls_token": cls_token, "sep_token": sep_token}
+            known = _check_tokens(vocab, **named, **kwargs)
+            late = [str(token) for token in (pad_token, mask_token) if token]
+            late = [token for token in late if token not in known]
+            if late:
+                warnings.warn(
+                    f"the vocabulary of {len(vocab)} tokens lacks {late}, which get new ids after "
+                    "its end; add them, or call model.resize_token_embeddings(len(tokenizer))",
+                    stacklevel=2,
+                )
+        self._tokenizer = Tokenizer(WordPiece(vocab, unk_token=str(unk_token)))
+        self._tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        if do_basic_tokenize:
+            self._tokenizer.normalizer = normalizers.BertNormalizer(
+                clean_text=True,
+                handle_chinese_chars=tokenize_chinese_chars,
+                strip_accents=strip_accents,
+                lowercase=do_lower_case,
+            )
+            self._tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        self._tokenizer.decoder = decoders.WordPiece(prefix="##")
 
         # Upstream has no such arguments, so they are saved only if they change something.
         if self.never_split:
@@ -121,34 +140,6 @@ class BertTokenizer(TokenizersBackend):
         self.update_post_processor()
         if do_basic_tokenize and self.never_split:
             self._add_unsplit(self.never_split)
-
-    @staticmethod
-    def _check_special_tokens(
-        vocab: dict[str, int], pad: Any, unk: Any, cls: Any, sep: Any, mask: Any, **kwargs: Any
-    ) -> None:
-        known = _check_tokens(vocab, unk_token=unk, cls_token=cls, sep_token=sep, **kwargs)
-        late = [str(token) for token in (pad, mask) if token and str(token) not in known]
-        if late:
-            warnings.warn(
-                f"the vocabulary of {len(vocab)} tokens lacks {late}, which get new ids after "
-                "its end; add them, or call model.resize_token_embeddings(len(tokenizer))",
-                stacklevel=3,
-            )
-
-    def _build(self, vocab: dict[str, int], unk_token: str) -> Tokenizer:
-        tokenizer = Tokenizer(WordPiece(vocab, unk_token=unk_token))
-        if self.do_basic_tokenize:
-            tokenizer.normalizer = normalizers.BertNormalizer(
-                clean_text=True,
-                handle_chinese_chars=self.tokenize_chinese_chars,
-                strip_accents=self.strip_accents,
-                lowercase=self.do_lower_case,
-            )
-            tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        else:
-            tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        tokenizer.decoder = decoders.WordPiece(prefix="##")
-        return tokenizer
 
     def _add_unsplit(self, tokens: list[str]) -> None:
         known = self.get_vocab()

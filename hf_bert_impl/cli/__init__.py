@@ -110,7 +110,7 @@ def options(
 ) -> None:
     """Use, train, check, convert and publish BERT models."""
     if debug:
-        errors.set_debug(True)
+        errors.debug = True
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -129,9 +129,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     # `--debug` is an option of hf-bert itself; people write it after the command as well.
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    debug = "--debug" in arguments[:end]
+    errors.debug = "--debug" in arguments[:end]
     arguments = [item for item in arguments[:end] if item != "--debug"] + arguments[end:]
-    errors.set_debug(debug)
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() == "utf-8":
         sys.stdout.reconfigure(errors="backslashreplace")  # of names that are not UTF-8
     with errors.stopped_in_order() as signals, errors.shown_notes():

@@ -24,7 +24,8 @@ INTERRUPTED = 130
 #: The exit status after a signal is this and its number, as in shells.
 SIGNALLED = 128
 
-_debug = False
+#: Whether to show tracebacks and the messages of libraries.
+debug = False
 
 
 @contextlib.contextmanager
@@ -59,12 +60,6 @@ def stopped_in_order() -> Iterator[list[int]]:
     finally:
         for number in taken:
             signal.signal(number, signal.SIG_DFL)
-
-
-def set_debug(value: bool) -> None:
-    """Shows or hides tracebacks and the messages of libraries."""
-    global _debug
-    _debug = value
 
 
 def in_options(error: BaseException, command: Any) -> str:
@@ -117,7 +112,7 @@ def report(error: BaseException, command: Any) -> int:
     Returns:
         The exit status: 2 for bad input, 130 for an interrupt, 1 otherwise.
     """
-    if _debug:
+    if debug:
         traceback.print_exception(error)
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return INTERRUPTED
@@ -211,7 +206,7 @@ def shown_notes() -> Iterator[None]:
 @contextlib.contextmanager
 def quiet_libraries() -> Iterator[None]:
     """Silences messages and progress bars of transformers and the hub, except with `--debug`."""
-    if _debug:
+    if debug:
         yield
         return
     from huggingface_hub.utils import (
