@@ -445,7 +445,7 @@ def _use_own_class(transformer: Any) -> None:
         dtype=stock.dtype,
         attn_implementation=attention,
     ).to(stock.device)
-    transformer.model.config.name_or_path = name
+    transformer.model.name_or_path = transformer.model.config.name_or_path = name
     transformer._declared_forward_params = set(signature(transformer.model.forward).parameters)
 
 

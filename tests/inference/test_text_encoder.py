@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 
 import hf_bert_impl
-from hf_bert_impl import TextEncoder
+from hf_bert_impl import TextEncoder, text_encoder
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.finite import NotFinite
 from hf_bert_impl.model.kernels import why_no_kernels
@@ -261,9 +261,25 @@ def test_checkpoints_of_other_heads(save_tiny):
         TextEncoder(folder, device="cpu")
 
 
-def test_what_stock_drops(save_tiny, tmp_path):
-    """Relative positions, which stock transformers ignores, are computed, and saved again."""
-    folder = save_tiny("BertModel", position_embedding_type="relative_key")
+def test_bert_gets_its_own_class(tiny, monkeypatch):
+    """Without registering it, which would change what other threads load."""
+    monkeypatch.setattr(text_encoder, "registered", lambda: pytest.fail("registered"))
+    options = {"model_kwargs": {"attn_implementation": "eager"}}
+    model = TextEncoder(tiny, device="cpu", **options).transformers_model
+    assert type(model) is hf_bert_impl.BertModel
+    assert (model.config._attn_implementation, model.name_or_path) == ("eager", str(tiny))
+
+
+@pytest.mark.parametrize("what", ["relative positions", "pruned heads"])
+def test_what_stock_drops(save_tiny, tmp_path, what):
+    """What stock transformers ignores or refuses is computed, and saved again."""
+    if what == "relative positions":
+        folder = save_tiny("BertModel", position_embedding_type="relative_key")
+    else:
+        folder = save_tiny("BertModel")
+        pruned = hf_bert_impl.BertModel.from_pretrained(folder)
+        pruned.prune_heads({0: [1]})
+        pruned.save_pretrained(folder)
     encoder = TextEncoder(folder, device="cpu")
     model = hf_bert_impl.BertModel.from_pretrained(folder)
     tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(folder)
