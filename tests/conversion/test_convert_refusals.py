@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import shutil
 
 import pytest
@@ -137,7 +138,11 @@ def test_places_that_are_none(tmp_path):
     (tmp_path / "text").write_text("hello")
     (tmp_path / "nothing").touch()
     os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
     for path, said in (
+        ("a" * 5000, "too long"),
+        ("a" * 300, "too long"),
+        (tmp_path / "loop", "loop"),
         (tmp_path / "nowhere", "does not exist"),
         (tmp_path / "empty", "no checkpoint"),
         (tmp_path / "outer", f"Give {tmp_path}/outer/inner"),
@@ -146,25 +151,10 @@ def test_places_that_are_none(tmp_path):
         (tmp_path / "pipe", "no regular file"),
         (FIXTURES / "flax/config.json", "weights"),
     ):
-        assert said in refused(tmp_path, path)
-
-
-def test_output_is_never_overwritten_unasked(tmp_path):
-    target = tmp_path / "out"
-    target.mkdir()
-    (target / "notes.txt").write_text("mine")
-    (target / "model-00001-of-00002.safetensors").write_text("old")
-    with pytest.raises(InputError, match="`overwrite=True`"):
-        convert(FIXTURES / "flax", target)
-    assert len([*target.iterdir()]) == 2
-    convert(FIXTURES / "flax", target, overwrite=True)
-    assert (target / "notes.txt").read_text() == "mine"
-    assert not (target / "model-00001-of-00002.safetensors").exists()
-    # A later result replaces shards of an earlier one.
-    convert(FIXTURES / "flax", target, overwrite=True, max_shard_size="99KB", check=False)
-    assert not (target / "model.safetensors").exists()
-    load_any(target)
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+        line = refused(tmp_path, path)
+        assert said in line and len(line) < 500
+        with pytest.raises(InputError, match=re.escape(said)):
+            load_any(path)
 
 
 def test_source_is_never_the_output(tmp_path, source):
@@ -173,6 +163,8 @@ def test_source_is_never_the_output(tmp_path, source):
     for target in (folder, tmp_path, folder / "flax_model.msgpack"):
         with pytest.raises(InputError):
             convert(folder, target, overwrite=True)
+    with pytest.raises(InputError, match="`overwrite=True`"):
+        convert(FIXTURES / "tf1", folder)
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
@@ -189,11 +181,3 @@ def test_damage_that_is_found_while_writing_leaves_the_old_result(tmp_path, sour
         convert(folder, tmp_path / "out", overwrite=True, head="base", allow_missing=True)
     assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"]
-
-
-@pytest.mark.parametrize("name", ["a" * 5000, "a" * 300])
-def test_a_name_that_is_too_long(tmp_path, name):
-    for run in (load_any, lambda source: convert(source, tmp_path / "out")):
-        with pytest.raises(InputError, match="too long") as caught:
-            run(name)
-        assert len(str(caught.value)) < 200

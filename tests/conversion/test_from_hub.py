@@ -77,25 +77,34 @@ def test_only_the_format_that_is_read_is_fetched(server, folder, tmp_path, kind)
     weights = WEIGHTS[kind or "safetensors"]
     assert fetched(server) & set().union(*WEIGHTS.values(), {"optimizer.pt"}) == weights
     assert not any("onnx" in file for file in fetched(server))
+    assert convert(folder, tmp_path / "b", from_format=kind, check=False).source["format"] == (
+        kind or "safetensors"
+    )
     found = load_file(tmp_path / "out" / "model.safetensors")
     assert_same(found, load_file(folder / "model.safetensors"))
     assert {"vocab.txt", "tokenizer.json"} & {file.name for file in (tmp_path / "out").iterdir()}
 
 
 def test_all_formats_are_compared(server, folder, tmp_path):
-    spoilt = shutil.copytree(folder, tmp_path / "spoilt")
-    tensors = load_file(spoilt / "model.safetensors")
-    tensors["bert.encoder.layer.0.output.dense.weight"][0, 0] += 1
-    save_file(tensors, spoilt / "model.safetensors", {"format": "pt"})
-    server.add(NAME, spoilt)
-    for source in (NAME, spoilt):
-        with pytest.raises(ValueError, match=r"not verified: tensors compared with .* 1 differ"):
-            convert(source, tmp_path / "none", check_all=True)
-    assert not (tmp_path / "none").exists()
-    assert set().union(*WEIGHTS.values()) <= fetched(server)
-    report = convert(folder, tmp_path / "out", check_all=True)
+    """Those of a folder, and with `check_all` those of the hub."""
+    report = convert(folder, tmp_path / "out")
     compared = [check for check in report.rows if check.name.startswith("tensors compared")]
     assert len(compared) == 4 and all(check.passed for check in compared)
+    spoilt = shutil.copytree(folder, tmp_path / "spoilt")
+    tensors = load_file(spoilt / WHOLE)
+    tensors["bert.encoder.layer.0.output.dense.weight"][0, 0] += 1e-3
+    save_file(tensors, spoilt / WHOLE, {"format": "pt"})
+    server.add(NAME, spoilt)
+    words = r"not verified: tensors compared with .* 1\.0e-03: .* 1 differ, such as .*output"
+    for source, options in (
+        (spoilt, {}),
+        (spoilt, {"check_all": True}),
+        (NAME, {"check_all": True}),
+    ):
+        with pytest.raises(ValueError, match=words):
+            convert(source, tmp_path / "none", **options)
+    assert not (tmp_path / "none").exists()
+    assert set().union(*WEIGHTS.values()) <= fetched(server)
 
 
 def test_revisions(server, folder, tmp_path):

@@ -3,19 +3,29 @@
 import h5py
 import numpy as np
 import pytest
+import torch
 
 from hf_bert_impl.conversion.readers.h5 import is_h5, read_h5
-from tests.conversion.cases import FORMATS, assert_same, by_h5py
+from tests.conversion.cases import FORMATS, assert_same
 
-read_all = FORMATS["h5"].read_all
 ROWS = np.arange(600, dtype="f4").reshape(30, 20)
-
-
-def assert_reads_as_h5py(path):
-    assert is_h5(path)
-    found, expected = read_all(path), by_h5py(path)
-    assert found.keys() == expected.keys()
-    assert_same(found, expected)
+DATASETS = {
+    "plain": {},
+    "gzip": {"compression": "gzip", "compression_opts": 9, "shuffle": True},
+    "lzf": {"compression": "lzf"},
+    "sums": {"fletcher32": True},
+    "chunks": {"chunks": (7, 3)},
+    "growing": {"chunks": True, "maxshape": (None, 20)},
+    "scaled": {"scaleoffset": 3},
+}
+KINDS = ("f2", "f4", "f8", "i1", "i4", "i8", "u1", "?", ">f4", ">f8", ">i2")
+VALUES = {
+    "naïve": np.array([1.0]),
+    "kinds/nan": np.array([np.nan, np.inf, -0.0], "f4"),
+    "kinds/none": np.zeros((0, 7), "f4"),
+    "kinds/scalar": np.float32(-0.0),
+    **{f"kinds/{kind}": (ROWS[:3] % 9).astype(kind) for kind in KINDS},
+}
 
 
 @pytest.mark.parametrize(
@@ -31,27 +41,22 @@ def assert_reads_as_h5py(path):
 )
 def test_every_option_of_h5py(options, tmp_path):
     path = tmp_path / "some.h5"
-    datasets = {
-        "plain": {},
-        "gzip": {"compression": "gzip", "compression_opts": 9, "shuffle": True},
-        "lzf": {"compression": "lzf"},
-        "sums": {"fletcher32": True},
-        "chunks": {"chunks": (7, 3)},
-        "growing": {"chunks": True, "maxshape": (None, 20)},
-        "scaled": {"scaleoffset": 3},
-    }
     with h5py.File(path, "w", **options) as file:
-        for name, given in datasets.items():
+        for name, given in DATASETS.items():
             file.create_dataset(f"layer/{name}:0", data=ROWS, **given)
-        for kind in ("f2", "f4", "f8", "i1", "i4", "i8", "u1", "?", ">f4", ">f8", ">i2"):
-            file[f"kinds/{kind}"] = (ROWS[:3] % 9).astype(kind)
-        file["kinds/none"] = np.zeros((0, 7), "f4")
-        file["kinds/scalar"] = np.float32(-0.0)
-        file["kinds/nan"] = np.array([np.nan, np.inf, -0.0], "f4")
-        file["naïve"] = [1.0]
+        for name, value in VALUES.items():
+            file[name] = value
         file.attrs["keras_version"] = np.bytes_(b"2.1.6")
         file.attrs["backend"] = b"theano"
-    assert_reads_as_h5py(path)
+    expected = {f"layer/{name}:0": ROWS for name in DATASETS} | VALUES
+    assert is_h5(path)
+    assert_same(
+        FORMATS["h5"].read_all(path),
+        {
+            name: torch.from_numpy(np.array(value, value.dtype.newbyteorder("=")))
+            for name, value in expected.items()
+        },
+    )
     assert read_h5(path).software == "Keras 2.1.6 (theano)"
 
 

@@ -1,6 +1,4 @@
-"""The tables on real checkpoints of every software, and back."""
-
-import re
+"""The tables of names: wrapped models, optimizers, and TensorFlow's Model Garden."""
 
 import pytest
 import torch
@@ -14,37 +12,14 @@ from hf_bert_impl.conversion.planning import plan
 from hf_bert_impl.conversion.tensors import Unread
 from hf_bert_impl.errors import InputError
 from tests.conversion.cases import (
-    CHECKPOINTS,
     CLASSIFICATION,
     MASKED,
     PRETRAINING,
     assert_same,
-    converted,
     random_model,
     tensors_of,
     zeros,
 )
-
-TENSORS_OF = {PRETRAINING: 46, CLASSIFICATION: 41, MASKED: 42}
-
-
-# --- checkpoints that the softwares themselves wrote ------------------------------------------
-
-
-@pytest.mark.parametrize(("folder", "file", "table", "class_name", "labels"), CHECKPOINTS)
-def test_every_tensor_is_mapped_or_ignored(folder, file, table, class_name, labels):
-    tensors = tensors_of(folder)
-    assert detect(tensors) is table
-    cut, found = converted(folder)
-    assert found.class_name == class_name
-    assert found.num_labels == labels
-    assert not cut.missing
-    assert len(cut.tensors) == TENSORS_OF.get(class_name, 39) + (2 if "relative" in folder else 0)
-    whole = plan(table, tensors)
-    copies = whole.becomes.keys() - {name for name, _ in whole.origins.values()}
-    used = [name for name, _ in cut.origins.values()]
-    assert sorted([*used, *copies, *cut.ignored]) == sorted(tensors)
-
 
 # --- names around the weights ------------------------------------------------------------------
 
@@ -88,85 +63,72 @@ def test_decoder_with_cross_attention():
 # --- TensorFlow 2's object-based checkpoints ----------------------------------------------------
 
 
-def _garden(state, root, tail, output="_attention_layer/_output_dense", named=False):
-    """Names and shapes as official.nlp 2.3.0 and 2.15.0 write them, made without the table.
-
-    `tail` has the names outside the encoder's `root`; three heads, two layers.
-    """
-    bare = {n.removeprefix("bert."): t for n, t in state.items()}
-    width = bare["embeddings.word_embeddings.weight"].shape[1]
-    apart = (3, width // 3)
-    block = "_transformer_layers/{}" if named else "layer_with_weights-{}"
-    ends = {
-        "attention.self.query": "_attention_layer/_query_dense",
-        "attention.self.key": "_attention_layer/_key_dense",
-        "attention.self.value": "_attention_layer/_value_dense",
-        "attention.output.dense": output,
-        "attention.output.LayerNorm": "_attention_layer_norm",
-        "intermediate.dense": "_intermediate_dense",
-        "output.dense": "_output_dense",
-        "output.LayerNorm": "_output_layer_norm",
-    }
-    result = {}
-    for name, tensor in bare.items():
-        if match := re.fullmatch(r"encoder\.layer\.(\d+)\.(.*)\.(weight|bias)", name):
-            layer = block.format(int(match[1]) + (0 if named else 4))
-            theirs = f"{layer}/{ends[match[2]]}"
-            norm, weight = "LayerNorm" in name, match[3] == "weight"
-            end = {(True, True): "gamma", (True, False): "beta"}.get((norm, weight))
-            theirs += f"/{end or ('kernel' if weight else 'bias')}"
-            if weight and not norm:
-                tensor = tensor.t()
-            if ".self." in name:
-                tensor = tensor.reshape(*tensor.shape[:-1], *apart)
-            elif "attention.output.dense.weight" in name:
-                tensor = tensor.reshape(*apart, width)
-        else:
-            numbered, attribute = AROUND.get(name, ("/", ""))
-            plain = f"{attribute}/{numbered.split('/')[1]}"
-            theirs = tail.get(name) or (plain if named else f"layer_with_weights{numbered}")
-            if theirs.endswith("kernel"):
-                tensor = tensor.t()
-        inside = "" if name in tail else root
-        result[f"{inside}{theirs}/.ATTRIBUTES/VARIABLE_VALUE"] = tensor.contiguous()
-    return result
-
-
-#: Around the layers: of the functional encoder, and of the one whose layers are attributes.
+#: Modules around the layers: of the functional encoder, and of the one with attributes.
 AROUND = {
-    "embeddings.word_embeddings.weight": ("-0/embeddings", "_embedding_layer"),
-    "embeddings.position_embeddings.weight": ("-1/embeddings", "_position_embedding_layer"),
-    "embeddings.token_type_embeddings.weight": ("-2/embeddings", "_type_embedding_layer"),
-    "embeddings.LayerNorm.weight": ("-3/gamma", "_embedding_norm_layer"),
-    "embeddings.LayerNorm.bias": ("-3/beta", "_embedding_norm_layer"),
-    "pooler.dense.weight": ("-6/kernel", "_pooler_layer"),
-    "pooler.dense.bias": ("-6/bias", "_pooler_layer"),
+    "embeddings.word_embeddings": ("layer_with_weights-0", "_embedding_layer"),
+    "embeddings.position_embeddings": ("layer_with_weights-1", "_position_embedding_layer"),
+    "embeddings.token_type_embeddings": ("layer_with_weights-2", "_type_embedding_layer"),
+    "embeddings.LayerNorm": ("layer_with_weights-3", "_embedding_norm_layer"),
+    "pooler.dense": ("layer_with_weights-6", "_pooler_layer"),
+}
+INSIDE = {
+    "attention.self.query": "_attention_layer/_query_dense",
+    "attention.self.key": "_attention_layer/_key_dense",
+    "attention.self.value": "_attention_layer/_value_dense",
+    "attention.output.LayerNorm": "_attention_layer_norm",
+    "intermediate.dense": "_intermediate_dense",
+    "output.dense": "_output_dense",
+    "output.LayerNorm": "_output_layer_norm",
 }
 MASKED_LM = {
-    "embeddings.word_embeddings.weight": "masked_lm/embedding_table",
-    "cls.predictions.bias": "masked_lm/output_bias.Sbias",
-    "cls.predictions.transform.dense.weight": "masked_lm/dense/kernel",
-    "cls.predictions.transform.dense.bias": "masked_lm/dense/bias",
-    "cls.predictions.transform.LayerNorm.weight": "masked_lm/layer_norm/gamma",
-    "cls.predictions.transform.LayerNorm.bias": "masked_lm/layer_norm/beta",
+    "embeddings.word_embeddings": "masked_lm/embedding_table",
+    "cls.predictions": "masked_lm/output_bias.Sbias",
+    "cls.predictions.transform.dense": "masked_lm/dense",
+    "cls.predictions.transform.LayerNorm": "masked_lm/layer_norm",
 }
+END = "/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def garden(state, root, output, named, tail):
+    """Names and shapes as official.nlp 2.3.0 and 2.15.0 write them, made without the table.
+
+    `tail` has the modules outside the encoder's `root`; three heads, two layers.
+    """
+    result = {}
+    for name, tensor in state.items():
+        module, _, part = name.removeprefix("bert.").rpartition(".")
+        leaf = "/kernel" if part == "weight" else "/bias"
+        if "Norm" in module:
+            leaf = "/gamma" if part == "weight" else "/beta"
+        elif "embeddings" in module:
+            leaf = "/embeddings"
+        elif part == "weight":
+            tensor = tensor.t()
+        if module in tail:
+            path = tail[module]
+            leaf = "" if path.endswith(("embedding_table", "Sbias")) else leaf
+        elif module in AROUND:
+            path = root + AROUND[module][named]
+        else:
+            layer, _, inside = module.removeprefix("encoder.layer.").partition(".")
+            if ".self." in module:
+                tensor = tensor.unflatten(-1, (3, -1))
+            elif "attention.output.dense" in name and part == "weight":
+                tensor = tensor.unflatten(0, (3, -1))
+            block = f"_transformer_layers/{layer}"
+            block = block if named else f"layer_with_weights-{int(layer) + 4}"
+            path = f"{root}{block}/{INSIDE.get(inside, output)}"
+        result[path + leaf + END] = tensor.contiguous()
+    return result
 
 
 def inside_model(names_of):
     return {name: f"model/{theirs}" for name, theirs in names_of.items()}
 
 
-CLASSIFIER = {
-    "classifier.weight": "model/layer_with_weights-1/out_proj/kernel",
-    "classifier.bias": "model/layer_with_weights-1/out_proj/bias",
-}
+CLASSIFIER = {"classifier": "model/layer_with_weights-1/out_proj"}
 SECOND = "model/classification_heads/0"
-POOLER = {
-    "pooler.dense.weight": f"{SECOND}/dense/kernel",
-    "pooler.dense.bias": f"{SECOND}/dense/bias",
-    "cls.seq_relationship.weight": f"{SECOND}/out_proj/kernel",
-    "cls.seq_relationship.bias": f"{SECOND}/out_proj/bias",
-}
+POOLER = {"pooler.dense": f"{SECOND}/dense", "cls.seq_relationship": f"{SECOND}/out_proj"}
 LATER, BEFORE = "_attention_layer/_output_dense", "_attention_output_dense"
 
 
@@ -183,19 +145,18 @@ LATER, BEFORE = "_attention_layer/_output_dense", "_attention_output_dense"
 )
 def test_model_garden(class_name, root, output, named, tail):
     state, _ = random_model(class_name, num_labels=4)
-    source = _garden(state, root, tail, output, named)
-    end = ".ATTRIBUTES/VARIABLE_VALUE"
-    first = next(iter(source)).removesuffix(end)
+    source = garden(state, root, output, named, tail)
+    first = next(iter(source)).removesuffix(END[1:])
     noise = {
         "_CHECKPOINTABLE_OBJECT_GRAPH": Unread((), "string"),
-        f"save_counter/{end}": torch.tensor(3),
-        f"optimizer/beta_1/{end}": torch.tensor(0.5),
-        f"{first}.OPTIMIZER_SLOT/optimizer/m/{end}": torch.zeros(3),
+        f"save_counter{END}": torch.tensor(3),
+        f"optimizer/beta_1{END}": torch.tensor(0.5),
+        f"{first}.OPTIMIZER_SLOT/optimizer/m{END}": torch.zeros(3),
     }
     table = MODEL_GARDEN
     if class_name == PRETRAINING:  # it has a pooler of its own
         table = MODEL_GARDEN_PRETRAINER
-        noise[f"{root}layer_with_weights-6/kernel/{end}"] = torch.zeros(6, 6)
+        noise[f"{root}layer_with_weights-6/kernel{END}"] = torch.zeros(6, 6)
     tensors = source | noise
     assert detect(tensors) is table
     whole = plan(table, tensors)

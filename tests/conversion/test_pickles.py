@@ -19,7 +19,6 @@ from hf_bert_impl.errors import InputError
 from tests.conversion.cases import FIXTURES, Runs, refused
 
 VOCABULARY = FIXTURES / "codertimo" / "vocab.small"
-PROTOCOLS = range(1, pickle.HIGHEST_PROTOCOL + 1)
 
 
 def load(content):
@@ -31,19 +30,7 @@ def refuse(content, word=""):
     refused(lambda: load(content), f"^some.bin is .*{re.escape(word)}")
 
 
-# --- plain values ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_plain_values(protocol):
-    value = {
-        "numbers": [0, 1, -7, 255, 256, 65535, 65536, -(2**31), 2**40, -(2**200), 1.5, -0.0],
-        "texts": ("", "a", "ż🙂", "x" * 300, "two\nlines"),
-        "constants": [None, True, False, (), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), [], {}],
-        3: {"nested": {"deeper": [[[]]]}},
-        None: {1.5: True},
-    }
-    assert load(pickle.dumps(value, protocol)) == value
+# --- objects ---------------------------------------------------------------------------------
 
 
 def test_state_cannot_reach_behind_an_object():
@@ -61,7 +48,14 @@ def test_state_cannot_reach_behind_an_object():
 
 #: Names that run code, that resemble an allowed name, or that are reached by one.
 FORBIDDEN = (
-    *("builtins.eval", "builtins.getattr", "builtins.__import__", "os.system", "posix.system"),
+    *(
+        "builtins.eval",
+        "builtins.exec",
+        "builtins.getattr",
+        "builtins.__import__",
+        "os.system",
+        "posix.system",
+    ),
     *("subprocess.Popen", "functools.partial", "operator.attrgetter", "types.CodeType"),
     *("copyreg._reconstructor", "pickle.loads", "collections.namedtuple", "pathlib.Path"),
     *("torch.load", "torch.hub.load", "torch.os", "torch._utils._import_dotted_name"),
@@ -104,18 +98,6 @@ def test_forbidden_dotted_names(module, name):
     strings = b"".join(text(part.encode("utf-8", "surrogatepass")) for part in (module, name))
     shown = f"{module}.{name}".encode("unicode_escape").decode()
     refuse(b"\x80\x04" + strings + b"\x93.", f"names {shown}, which could run code")
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_nothing_runs(protocol, tmp_path):
-    marker = tmp_path / "marker"
-    for gadget in (Runs(marker.touch), Runs(exec, f"open({str(marker)!r}, 'w')")):
-        content = pickle.dumps({"weight": gadget}, protocol)
-        refuse(content, "which could run code; none of it was run")
-        assert not marker.exists()
-        pickle.loads(content)  # the pickle is one that works
-        assert marker.exists()
-        marker.unlink()
 
 
 # --- damage and bombs ------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import struct
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgpack
 import numpy as np
@@ -20,8 +21,9 @@ import torch
 from hypothesis import given, settings
 
 from hf_bert_impl.conversion.readers import sstable
+from hf_bert_impl.conversion.readers.sharded import read_shard_index
 from hf_bert_impl.errors import InputError
-from tests.conversion.bundles import write_table
+from tests.conversion.bundles import block, table, write_table
 from tests.conversion.cases import (
     EDITS,
     EVERY_FORMAT,
@@ -29,6 +31,7 @@ from tests.conversion.cases import (
     FORMATS,
     assert_same,
     edited,
+    refused,
     zipped,
 )
 
@@ -104,12 +107,12 @@ def copied(tmp_path):
 
 # --- whole files -----------------------------------------------------------------------------
 
-#: One folder has the output of TensorFlow's own reader. test_torch reads pickled modules.
+#: Read by code of ours. One folder has the output of TensorFlow's own reader. test_torch reads
+#: pickled modules.
 ORIGINALS = {
     f"{path.parent.name}/{path.name}": (form, path)
-    for form, given in FORMATS.items()
-    for path in sorted(FIXTURES.rglob(f"*{given.suffixes[0]}"))
-    if form != "tf1" or path.parent.name == "tf2_checkpoint"
+    for form, pattern in (("torch", "*.bin"), ("tf1", "tf2_checkpoint/*.index"))
+    for path in sorted(FIXTURES.rglob(pattern))
 } | {
     f"codertimo/{name}": ("torch", FIXTURES / "codertimo" / name)
     for name in ("bert.state_dict.pt", "bertlm.state_dict.pt", "torch1.0/bert.state_dict.pt")
@@ -302,3 +305,51 @@ def test_shards_that_do_not_fit_their_index(kind, tmp_path):
         form.read(path)
     (path.parent / other).unlink()
     refuse(other)
+
+
+def test_links_of_an_index(tmp_path):
+    """They stay in the folder, or lead into the blobs/ of the hub's cache, as the index does."""
+    blobs, revision = tmp_path / "blobs", tmp_path / "snapshots" / "0a1b"
+    for folder in (blobs, revision):
+        folder.mkdir(parents=True)
+    for file in (blobs / "5e", revision / "two.bin", tmp_path / "outside.bin"):
+        file.write_bytes(b"1")
+    weight_map = {"b": "two.bin", "a": "one.bin", "c": "two.bin", "d": "link.bin"}
+    (blobs / "6f").write_text(json.dumps({"weight_map": weight_map}))
+    index = revision / "model.bin.index.json"
+    index.symlink_to("../../blobs/6f")
+    (revision / "one.bin").symlink_to("../../blobs/5e")
+    (revision / "link.bin").symlink_to("two.bin")
+    found = read_shard_index(index)
+    assert found == {name: revision / file for name, file in weight_map.items()}
+    assert list(found) == ["b", "a", "c", "d"]
+    (revision / "one.bin").unlink()
+    (revision / "one.bin").symlink_to(tmp_path / "outside.bin")
+    refused(lambda: read_shard_index(index), "is a link to another folder")
+
+
+# --- TensorFlow's bundles --------------------------------------------------------------------
+
+
+def test_an_index_of_several_blocks(tmp_path):
+    records = [(f"layer_{i:04}/a_rather_long_name".encode(), b"x" * i) for i in range(999)]
+    parts = [records[start : start + 100] for start in range(0, 999, 100)]
+    table(tmp_path / "m.index", *(block(*((0, *record) for record in part)) for part in parts))
+    assert list(sstable.read_table(tmp_path / "m.index")) == records
+
+
+def test_data_files_that_are_missing(tmp_path):
+    folder = shutil.copytree(FIXTURES / "tf1_sharded", tmp_path / "copy")
+    data = folder / "bert_model.ckpt.data-00001-of-00002"
+    data.unlink()
+    for make in (Path.exists, Path.mkdir, os.mkfifo):  # opening a pipe would wait for a writer
+        make(data)
+        assert f"{data} is missing" in FORMATS["tf1"].refuse(folder / "bert_model.ckpt")
+        if data.is_dir():
+            data.rmdir()
+
+
+def test_a_partitioned_variable():
+    """By tf.compat.v1's Saver(sharded=True) of TensorFlow 2.21 with fixed_size_partitioner."""
+    words = "is a partitioned variable; save it again"
+    FORMATS["tf1"].refuse(FIXTURES / "tf1_partitioned/model.ckpt-7", words)

@@ -118,7 +118,12 @@ def test_a_tokenizer_of_another_class_is_copied(save_tiny, tmp_path, settings, c
 def test_a_folder_of_transformers_keeps_its_case(save_tiny, tmp_path):
     """AutoTokenizer lower-cases unless a file says otherwise, also with capitals in vocab.txt."""
     folder = save_tiny(words=tuple(CASED))
-    convert(folder, tmp_path / "cased")
+    report = convert(folder, tmp_path / "cased")
     before, after = (AutoTokenizer.from_pretrained(it) for it in (folder, tmp_path / "cased"))
     assert before("The Paris")["input_ids"] == after("The Paris")["input_ids"]
     assert NOT_PUBLISHED in (tmp_path / "cased/README.md").read_text(encoding="utf-8")
+    (note,) = (note for note in report.notes if "2 of 4 words" in note)
+    assert "`do_lower_case=False` keeps the case" in note
+    write(folder, LOWER)
+    for name, noted in (("bert-base-cased", True), ("model", False)):
+        assert bool(find_vocabulary([folder], [name], None, {"model_type": "bert"}).note) is noted
