@@ -62,15 +62,11 @@ def test_probe(hf_bert, write, save_tiny, tmp_path):
     assert "mean of 3 folds" in result.out
 
 
-def test_masked_lm_is_the_formula(hf_bert, write, save_tiny):
-    folder = save_tiny("BertForMaskedLM")
-    texts = ["nice to meet you", "the river rose, xyz over night"]
-    data = write("a.txt", "\n".join(texts))
-    result = hf_bert("evaluate", "masked-lm", folder, data, "--json")
-    found = json.loads(result.out)
+def by_definition(folder, texts, kind=0):
+    """The losses of all tokens, each hidden alone, and which are predicted; tokens of one type."""
     tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(folder)
     model = hf_bert_impl.BertForMaskedLM.from_pretrained(folder).eval()
-    losses, right = [], 0
+    losses, right = [], []
     for text in texts:
         ids = tokenizer(text, return_tensors="pt")["input_ids"]
         for place, gold in enumerate(ids[0].tolist()):
@@ -79,12 +75,20 @@ def test_masked_lm_is_the_formula(hf_bert, write, save_tiny):
             hidden = ids.clone()
             hidden[0, place] = tokenizer.mask_token_id
             with torch.no_grad():
-                scores = model(hidden).logits[0, place].log_softmax(dim=-1)
+                logits = model(hidden, token_type_ids=torch.full_like(ids, kind)).logits
+            scores = logits[0, place].log_softmax(dim=-1)
             losses.append(-float(scores[gold]))
-            right += int(scores.argmax() == gold)
-    assert found["tokens"] == len(losses) == 4 + 6
-    assert found["accuracy"] == pytest.approx(right / 10)
-    expected = math.exp(sum(losses) / len(losses))
+            right.append(int(scores.argmax()) == gold)
+    return math.exp(sum(losses) / len(losses)), right
+
+
+def test_masked_lm_is_the_formula(hf_bert, write, save_tiny):
+    folder, texts = save_tiny(), ["nice to meet you", "the river rose, xyz over night"]
+    data = write("a.txt", "\n".join(texts))
+    found = json.loads(hf_bert("evaluate", "masked-lm", folder, data, "--json").out)
+    expected, right = by_definition(folder, texts)
+    assert found["tokens"] == len(right) == 4 + 6
+    assert found["accuracy"] == pytest.approx(sum(right) / 10)
     assert found["pseudo_perplexity"] == pytest.approx(expected, rel=1e-5)
     assert (found["texts"], found["cut"]) == (2, 0)
 
@@ -101,20 +105,9 @@ def test_token_types_are_the_tokenizers(save_tiny):
     folder, text = save_tiny(), "the river rose over night"
     model = hf_bert_impl.BertForMaskedLM.from_pretrained(folder).eval()
     tokenizer = OnesTokenizer.from_pretrained(folder)
-    ids = torch.tensor([tokenizer(text)["input_ids"]])
-    losses = {}
-    for kind in (0, 1):
-        for place in range(1, ids.shape[1] - 1):
-            hidden = ids.clone()
-            hidden[0, place] = tokenizer.mask_token_id
-            with torch.no_grad():
-                logits = model(hidden, token_type_ids=torch.full_like(ids, kind)).logits
-            loss = torch.nn.functional.cross_entropy(logits[0, place], ids[0, place])
-            losses.setdefault(kind, []).append(loss.item())
-    expected = {kind: math.exp(sum(one) / len(one)) for kind, one in losses.items()}
     found = pseudo_perplexity.pseudo_perplexity(model, tokenizer, [text]).pseudo_perplexity
-    assert found == pytest.approx(expected[1], rel=1e-5)
-    assert found != pytest.approx(expected[0], rel=1e-3)
+    assert found == pytest.approx(by_definition(folder, [text], kind=1)[0], rel=1e-5)
+    assert found != pytest.approx(by_definition(folder, [text])[0], rel=1e-3)
 
 
 def test_masked_lm_cuts_and_limits(hf_bert, write, save_tiny):

@@ -166,6 +166,10 @@ H5 = {
         "'layer/out' is a link",
     ),
     "circle": (h5(lambda f: f.update({"layer/circle": f["/"]})), "second name for one object"),
+    "second name": (
+        h5(lambda f: f["layer"].update({"again:0": f["layer/good:0"]})),
+        "second name for one object",
+    ),
     "tree in itself": (tree_in_itself(0), "the tree of a group contains itself"),
     "tree behind a block": (tree_in_itself(1024), "the tree of a group contains itself"),
     "numbers elsewhere": (

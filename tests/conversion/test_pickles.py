@@ -88,9 +88,11 @@ def test_forbidden_names(name):
         refuse(content, f"names {name}, which could run code; none of it was run")
 
 
-DOTTED = [("torch", "os.system"), ("torch.nn.modules.linear", "Linear.forward.__globals__")]
-DOTTED += [("torch.nn.modules.container", "OrderedDict.fromkeys"), ("torch.nn", "Module\nX")]
-DOTTED += [("torch.nn", "\ud800"), ("", "")]
+DOTTED = [
+    *(("torch", "os.system"), ("torch.nn", "Module.Linear"), ("torch.nn", "Module\nX")),
+    *(("torch.nn.modules.linear", "Linear.forward.__globals__"), ("torch.nn", "\ud800")),
+    *(("torch.nn.modules.container", "OrderedDict.fromkeys"), ("", "")),
+]
 
 
 @pytest.mark.parametrize(("module", "name"), DOTTED)

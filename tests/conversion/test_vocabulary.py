@@ -5,6 +5,7 @@ import json
 import pytest
 from transformers import AutoTokenizer
 
+from hf_bert_impl import BertTokenizer
 from hf_bert_impl.conversion import convert
 from hf_bert_impl.conversion.vocabulary import find_vocabulary, make_tokenizer
 from hf_bert_impl.errors import InputError
@@ -127,3 +128,14 @@ def test_a_folder_of_transformers_keeps_its_case(save_tiny, tmp_path):
     write(folder, LOWER)
     for name, noted in (("bert-base-cased", True), ("model", False)):
         assert bool(find_vocabulary([folder], [name], None, {"model_type": "bert"}).note) is noted
+
+
+def test_a_tokenizer_that_is_written_wrongly_is_not_verified(save_tiny, tmp_path, monkeypatch):
+    def swapped(vocabulary, tokenizer, folder):
+        first = {"nice": tokenizer.vocab["to"], "to": tokenizer.vocab["nice"]}
+        BertTokenizer(tokenizer.vocab | first).save_pretrained(folder)
+
+    monkeypatch.setattr("hf_bert_impl.conversion.pipeline.save_tokenizer", swapped)
+    with pytest.raises(InputError, match=r"token ids compared .* returns other ids for .* texts"):
+        convert(save_tiny(), tmp_path / "out")
+    assert not (tmp_path / "out").exists()

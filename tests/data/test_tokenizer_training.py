@@ -1,6 +1,7 @@
 """Vocabularies learnt from text: of pieces, and of words."""
 
 import pytest
+from transformers import AutoTokenizer
 
 from hf_bert_impl.data.tokenizer_training import SPECIAL_TOKENS, train_tokenizer
 from hf_bert_impl.data.word_vocabulary import SPECIAL_TOKENS as MARKS
@@ -107,11 +108,17 @@ def test_rare_words_become_unknown(write, options, words, unknown):
 
 
 def test_a_vocabulary_without_config_is_loaded(write, tmp_path):
-    """As pre-training takes it, before there is a model."""
+    """As pre-training takes it, before there is a model. Padding has the type 0."""
     train_words([write("a.txt", SPEECH)])[0].save_pretrained(tmp_path / "words")
-    batch = load_tokenizer(str(tmp_path / "words"), {})([("to be", "or nothing"), ("not", "is")])
-    assert batch["input_ids"] == [[3, 5, 6, 2, 9, 1, 2], [3, 8, 2, 7, 2]]
-    assert batch["token_type_ids"] == [[1, 1, 1, 1, 2, 2, 2], [1, 1, 1, 2, 2]]
+    pairs = [("to be", "or nothing"), ("not", "is")]
+    for tokenizer in (
+        load_tokenizer(str(tmp_path / "words"), {}),
+        AutoTokenizer.from_pretrained(tmp_path / "words"),
+    ):
+        batch = tokenizer(pairs, padding=True)
+        assert batch["input_ids"] == [[3, 5, 6, 2, 9, 1, 2], [3, 8, 2, 7, 2, 0, 0]]
+        assert batch["token_type_ids"] == [[1, 1, 1, 1, 2, 2, 2], [1, 1, 1, 2, 2, 0, 0]]
+        assert batch["attention_mask"] == [[1] * 7, [1, 1, 1, 1, 1, 0, 0]]
 
 
 @pytest.mark.parametrize(
