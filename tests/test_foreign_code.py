@@ -46,6 +46,7 @@ def complaints(text):
         receiver = ast.unparse(node.func.value) if is_method else ""
         reads = name == "from_pretrained" and not PLAIN.fullmatch(receiver)
         reads |= name == "from_config" and "Auto" in receiver
+        reads &= not (node.args and ast.unparse(node.args[0]) == "None")  # weights in memory
         loads = name in (LOADERS if is_method else loaders)
         explicit = any(keyword.arg == "trust_remote_code" for keyword in node.keywords)
         if name in FORBIDDEN and (not is_method or name == "get_class_from_dynamic_module"):
