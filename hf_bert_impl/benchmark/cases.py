@@ -36,6 +36,8 @@ class CaseKind:
     what: str
     rows: int = 0
     lengths: Callable[[int], list[int]] = log_normal_lengths
+    one_by_one: bool = False
+    """Whether each row is a call of its own; times are then of one row."""
 
 
 #: In the report's order.
@@ -45,6 +47,10 @@ CASES = {
     "long": CaseKind("8 documents, lengths uniform over 33..500", 8, _uniform(33, 500)),
     "full": CaseKind("16 sequences of 64: no padding", 16, _uniform(64, 64)),
     "sentence": CaseKind("one sentence of 12 tokens", 1, _uniform(12, 12)),
+    "queries": CaseKind(
+        "64 queries one by one, lengths uniform over 5..40, time per query",
+        *(64, _uniform(5, 40), True),
+    ),
     "encode": CaseKind("text to sentence vectors, including tokenization"),
 }
 BATCHES = tuple(name for name, kind in CASES.items() if kind.rows)
@@ -60,7 +66,7 @@ def make_case(name: str, rows: int | None = None, positions: int = 512) -> Case:
     """
     kind = CASES[name]
     lengths = scale_lengths(kind.lengths(rows or kind.rows), positions)
-    return Case(name, tuple(lengths), max(lengths))
+    return Case(name, tuple(lengths), max(lengths), kind.one_by_one)
 
 
 def sentences(number: int) -> tuple[list[str], str]:

@@ -97,21 +97,39 @@ class States(Timed):
         rows = max(1, CASES[name].rows // (4 if self.settings.quick else 1))
         return make_case(name, rows, longest_sequence(self.model.config))
 
+    def turn(self, case: Case, number: int) -> float:
+        """See `Timed`; the seconds per row if each is a call of its own."""
+        return super().turn(case, number) / (case.rows if case.one_by_one else 1)
+
     def call(self, case: Case, number: int) -> Callable[[], Any]:
-        """The forward pass of the case's batch."""
-        return functools.partial(self.runner.call, self.runner.convert(self._batch(case)))
+        """The forward pass of the case's batch, or of all its rows, one after the other."""
+        given = list(map(self.runner.convert, self._batches(case)))
+
+        def compute() -> None:
+            for each in given:
+                self.runner.call(each)
+
+        return compute
 
     def result(self, case: Case) -> Tensor:
         """(T, D) states at attended positions, float32 on the CPU."""
-        states = self.runner.states(self.call(case, 0)())
-        return states[self._batch(case)["attention_mask"].bool().cpu()]
+        results = []
+        for batch in self._batches(case):
+            states = self.runner.states(self.runner.call(self.runner.convert(batch)))
+            results.append(states[batch["attention_mask"].bool().cpu()])
+        return torch.cat(results)
 
-    def _batch(self, case: Case) -> dict[str, Tensor]:
+    def _batches(self, case: Case) -> list[dict[str, Tensor]]:
         batch = make_batch(case, self.model.config.vocab_size, self.source.device)
         # Some families count positions over the ids that are not padding's.
         padding = ~batch["attention_mask"].bool()
         batch["input_ids"].masked_fill_(padding, self.model.config.pad_token_id or 0)
-        return batch
+        if not case.one_by_one:
+            return [batch]
+        return [
+            {name: value[row : row + 1, :length] for name, value in batch.items()}
+            for row, length in enumerate(case.lengths)
+        ]
 
 
 class Texts(Timed):

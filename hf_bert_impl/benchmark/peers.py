@@ -129,7 +129,8 @@ class Settings:
     """A benchmark's options."""
 
     cases: str | None = None
-    """Some of short, uniform, long, full, sentence and, with a MODEL, encode; None for all."""
+    """Some of short, uniform, long, full, sentence, queries and, with a MODEL, encode; None for
+    all."""
     peers: str | None = None
     """Some of upstream-sdpa, upstream-eager, onnxruntime, openvino, ctranslate2, unchanged and
     sentence-transformers; None for all."""

@@ -32,6 +32,8 @@ class Case:
     """Real tokens of each row."""
     width: int
     """Columns of the padded batch, at least the longest row; 0 for texts in many batches."""
+    one_by_one: bool = False
+    """Whether each row is a batch of its own."""
 
     @property
     def rows(self) -> int:
@@ -46,6 +48,8 @@ class Case:
     @property
     def padding(self) -> float:
         """The share of padding, 0 to 1; for texts in batches of `TEXT_ROWS`."""
+        if self.one_by_one:
+            return 0.0
         if self.width:
             return 1 - self.tokens / (self.rows * self.width)
         starts = range(0, self.rows, TEXT_ROWS)

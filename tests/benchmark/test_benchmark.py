@@ -35,6 +35,7 @@ def test_cases_have_the_padding_that_the_readme_states():
         ("long", 8, 488, 0.39),
         ("full", 16, 64, 0.0),
         ("sentence", 1, 12, 0.0),
+        ("queries", 64, 40, 0.0),
     ):
         case = cases.make_case(name)
         assert [case.rows, case.width, round(case.padding, 2)] == expected
@@ -67,7 +68,7 @@ def test_a_whole_run(monkeypatch):
     monkeypatch.setattr(Contestant, "ask", watched)
     peers = "unchanged,upstream-sdpa,sentence-transformers"
     few = {"rounds": 2, "threads": 1, "quick": True}
-    benchmark = Benchmark(TINY, Settings("short,sentence,encode", peers, **few))
+    benchmark = Benchmark(TINY, Settings("short,sentence,queries,encode", peers, **few))
     results = benchmark.run()
     names = [(one.name, one.dtype) for one in everyone]
     # Upstream's eager attention is the reference. sentence-transformers cannot take random weights.
@@ -86,9 +87,10 @@ def test_a_whole_run(monkeypatch):
         ("prepared", "unchanged"),
     }
     known = sorted((row.case, row.ours, row.peer) for row in results.rows)
-    assert known == sorted((case, *pair) for case in ("short", "sentence") for pair in sides)
+    rows = {"short": 8, "sentence": 1, "queries": 16}
+    assert known == sorted((case, *pair) for case in rows for pair in sides)
     for row in results.rows:
-        assert (row.rows, row.rounds) == ({"short": 8, "sentence": 1}[row.case], 2)
+        assert (row.rows, row.rounds) == (rows[row.case], 2)
         assert row.ratio_min <= row.ratio <= row.ratio_max
         assert row.ours_ms > 0 < row.peer_ms
         assert 0 < row.ours_error < 2e-5 > row.peer_error > 0
@@ -140,6 +142,23 @@ def test_medians_of_paired_rounds(monkeypatch):
     assert (row.ratio_min, row.ratio, row.ratio_max) == pytest.approx((0.06 / 0.09, 2, 4))
 
 
+def test_queries_are_calls_of_their_own(monkeypatch):
+    settings = Settings(threads=1, quick=True)
+    prepared = States("prepared", "float32", TINY, settings)
+    upstream = States("upstream-eager", "float32", TINY, settings)
+    case, shapes, own = prepared.case("queries"), [], prepared.runner.call
+    assert case.rows == 16 and {*case.lengths} <= {*range(5, 41)} and len({*case.lengths}) > 5
+    prepared.runner.call = lambda batch: (shapes.append((*batch["input_ids"].shape,)), own(batch))[
+        1
+    ]
+    states = prepared.result(case)
+    assert shapes == [(1, length) for length in case.lengths]
+    assert states.shape[0] == case.tokens and not case.padding
+    assert (states - upstream.result(case)).abs().max() < 2e-5
+    monkeypatch.setattr("hf_bert_impl.measuring.timing.turn", lambda call, *_: (call(), 3.2)[1])
+    assert prepared.turn(case, 0) == pytest.approx(0.2) and shapes == 2 * shapes[:16]
+
+
 def test_what_a_peer_lacks_is_said(monkeypatch):
     for name, dtype, device, said in (
         ("ctranslate2", "bfloat16", "cpu", "no bfloat16"),
@@ -168,7 +187,7 @@ def test_runtimes_compute_the_same(name, dtype, tmp_path, monkeypatch):
     settings = Settings(threads=1)
     upstream = States("upstream-eager", "float32", TINY, settings)
     states = States(name, dtype, TINY, settings)
-    for rows in (2, 5):
-        case = cases.make_case("short", rows, positions=64)
+    for name, rows in (("short", 2), ("short", 5), ("queries", 3)):
+        case = cases.make_case(name, rows, positions=64)
         gap = (states.result(case) - upstream.result(case)).abs().max()
         assert gap < 2e-5 if dtype == "float32" else 1e-4 < gap < 0.1
