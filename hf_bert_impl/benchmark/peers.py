@@ -134,7 +134,7 @@ class Settings:
     peers: str | None = None
     """Some of upstream-sdpa, upstream-eager, onnxruntime, openvino, ctranslate2, unchanged and
     sentence-transformers; None for all."""
-    dtype: str = "float32"
+    dtype: str = dataclasses.field(default="float32", metadata={"choices": ()})
     """One or several of float32, bfloat16 and int8."""
     rounds: int = 9
     """Number of rounds per pair."""
