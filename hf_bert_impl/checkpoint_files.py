@@ -23,6 +23,7 @@ from transformers.utils import (
 )
 
 from hf_bert_impl.files.json_files import check_text, parse_json, read_json
+from hf_bert_impl.head_names import check_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,14 +75,15 @@ class CheckpointMismatch(RuntimeError, ValueError):
 
 
 @contextlib.contextmanager
-def explained(check: Callable[..., None], path: Any, options: Mapping[str, Any]) -> Iterator[None]:
+def explained(check: Callable[..., None], path: Any, *options: Mapping[str, Any]) -> Iterator[None]:
     """Checks the files if loading fails, and raises what is wrong with them instead.
 
     A damaged file can raise anything in transformers (RecursionError, KeyError, Exception). Files
     are read a second time only after a failure.
 
     Args:
-        check: Raises an error that says what is wrong: `check_tokenizer`, `check_model`.
+        check: Raises an error that says what is wrong: `check_tokenizer`, `check_model`,
+            `check_folder`; called with the further arguments.
 
     Raises:
         ValueError, OSError: By the check, or the path does not exist. If nothing is found, what was
@@ -91,8 +93,8 @@ def explained(check: Callable[..., None], path: Any, options: Mapping[str, Any])
         yield
     except Exception as error:
         try:
-            check_exists(path)
-            check(path, options)
+            check_name(os.fspath(path))
+            check(path, *options)
         except (ValueError, OSError) as found:
             raise found from error
         raise
@@ -105,19 +107,17 @@ def check_model(path: Any, options: Mapping[str, Any]) -> None:
         ValueError: A config is no JSON object.
         OSError: A weight file cannot be read.
     """
-    check_config_file(path, options)
-    file = find_file(path, GENERATION_CONFIG_NAME, options)
-    if file is not None:
-        read_json(file)
+    for name in (CONFIG_NAME, GENERATION_CONFIG_NAME):
+        file = find_file(path, name, options)
+        if file is not None:
+            read_json(file)
     for file in _weights(path, options):
         read_weights(file, "meta")
 
 
 def _weights(path: Any, options: Mapping[str, Any]) -> list[str]:
     """The files of weights that transformers reads; none if they are not on this machine."""
-    variant = options.get("variant")
     for name in WEIGHT_FILES:  # in transformers' order
-        name = with_variant(name, variant) if variant else name
         file = find_file(path, name, options)
         if file is not None:
             shards = (
@@ -188,30 +188,6 @@ def check_mismatched(path: Any, info: Mapping[str, Any]) -> None:
     )
 
 
-def is_path(name: str) -> bool:
-    """Whether this cannot be an id of the hub, which has one slash at most, between two names."""
-    begins_so = os.path.isabs(name) or name.startswith((".", "~"))
-    return begins_so or name.endswith("/") or name.count("/") > 1
-
-
-def check_exists(path: Any) -> None:
-    """Raises OSError for a file, or for no folder where the name cannot be one on the hub."""
-    path = os.fspath(path)
-    if os.path.isfile(path):
-        raise NotADirectoryError(f"{path} is a file. Give the folder that save_pretrained wrote.")
-    if is_path(path) and not os.path.exists(path):
-        raise OSError(
-            f"{path} does not exist. Use the folder of a checkpoint, or its name on the hub."
-        )
-
-
-def check_config_file(path: Any, options: Mapping[str, Any]) -> None:
-    """Raises ValueError if the config of a checkpoint is no JSON object."""
-    file = find_file(path, CONFIG_NAME, options)
-    if file is not None:
-        read_json(file)
-
-
 def find_file(path: Any, name: str, options: Mapping[str, Any]) -> str | None:
     """The file of this name of a checkpoint, in a folder or in the hub's cache, or None.
 
@@ -233,14 +209,6 @@ def find_file(path: Any, name: str, options: Mapping[str, Any]) -> str | None:
     return found
 
 
-def with_variant(name: str, variant: str | None) -> str:
-    """model.safetensors to model.fp16.safetensors, as transformers names variants."""
-    if variant is None:
-        return name
-    stem, extension = name.rsplit(".", 1)
-    return f"{stem}.{variant}.{extension}"
-
-
 def read_weights(path: str, device: str = "cpu") -> dict[str, Tensor]:
     """Reads a file of weights: safetensors, or a pickle from which no code is run.
 
@@ -251,12 +219,16 @@ def read_weights(path: str, device: str = "cpu") -> dict[str, Tensor]:
     Raises:
         OSError: It cannot be read, or holds something else.
     """
+    from torch import Tensor
     from transformers.modeling_utils import load_state_dict  # heavy, and few ask for it
 
     weights: Any = None
     try:
         weights = load_state_dict(path, map_location=device)
-        reason = "" if _is_table(weights) else "it holds no table of names and tensors"
+        is_table = isinstance(weights, Mapping) and all(
+            isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()
+        )
+        reason = "" if is_table else "it holds no table of names and tensors"
     except Exception as error:  # what torch and safetensors raise depends on the damage
         # The first sentence says what is wrong; the rest of torch's is advice to trust the file.
         reason = " ".join(str(error).split()).partition(". ")[0][:200] or type(error).__name__
@@ -265,46 +237,27 @@ def read_weights(path: str, device: str = "cpu") -> dict[str, Tensor]:
     return dict(weights)
 
 
-def _is_table(weights: Any) -> bool:
-    from torch import Tensor
-
-    return isinstance(weights, Mapping) and all(
-        isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()
-    )
-
-
-def check_folder(path: Any, options: dict[str, Any]) -> None:
+def check_folder(path: str) -> None:
     """Checks a local folder before anything is read; other names are the hub's.
 
     Raises:
-        OSError: The path does not exist or is a file, config or weights are missing, or a
-            safetensors file is truncated.
+        OSError: Config or weights are missing, or a safetensors file is truncated.
     """
-    if path is None:
+    if not os.path.isdir(path):
         return
-    path = os.fspath(path)
-    check_exists(path)
-    if not os.path.isdir(path) or options.get("gguf_file") or options.get("subfolder"):
-        return
-    if options.get("config") is None and not os.path.isfile(os.path.join(path, CONFIG_NAME)):
-        raise OSError(
-            f"{path} has no {CONFIG_NAME}. Give the folder that save_pretrained wrote, or "
-            "pass config=BertConfig(...)."
-        )
-    variant = options.get("variant")
-    names = [with_variant(name, variant) for name in WEIGHT_FILES]
+    if not os.path.isfile(os.path.join(path, CONFIG_NAME)):
+        raise OSError(f"{path} has no {CONFIG_NAME}. Give the folder that save_pretrained wrote.")
     has_adapter = os.path.isfile(os.path.join(path, "adapter_config.json"))
-    present = [name for name in names if os.path.isfile(os.path.join(path, name))]
+    present = [name for name in WEIGHT_FILES if os.path.isfile(os.path.join(path, name))]
     if not present and not has_adapter:
         raise OSError(
-            f"{path} has no weights ({', '.join(names)}). Convert TensorFlow or Flax "
+            f"{path} has no weights ({', '.join(WEIGHT_FILES)}). Convert TensorFlow or Flax "
             f"weights first: hf-bert convert {path} -o NEW_FOLDER"
         )
-    if present and options.get("use_safetensors") is not False:
-        # transformers tries the names in this order.
-        for file in weight_files(path, present[0]):
-            if file.endswith(".safetensors"):
-                _check_safetensors(os.path.join(path, file))
+    # transformers tries the names in this order.
+    for file in weight_files(path, present[0]) if present else ():
+        if file.endswith(".safetensors"):
+            _check_safetensors(os.path.join(path, file))
 
 
 def weight_files(folder: str, name: str) -> list[str]:
@@ -380,7 +333,7 @@ def check_tokenizer(path: Any, options: Mapping[str, Any]) -> None:
                 ) from error
             continue
         for field, value in fields.items():
-            kinds = _token_kinds(field)
+            kinds = _FIELD_KINDS.get(field, _TOKEN if field.endswith("_token") else None)
             if kinds is not None and not isinstance(value, kinds):
                 raise ValueError(
                     f"{file} has {field}={value!r:.60}, not "
@@ -393,8 +346,3 @@ def check_tokenizer(path: Any, options: Mapping[str, Any]) -> None:
                 f"{file} has {decoder[wrong[0]]!r:.60} as token {wrong[0]!r:.60} of "
                 "added_tokens_decoder, not an object. Restore the file."
             )
-
-
-def _token_kinds(field: str) -> tuple[type, ...] | None:
-    """The allowed types of a tokenizer config's field; None for any."""
-    return _FIELD_KINDS.get(field, _TOKEN if field.endswith("_token") else None)

@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.extras import install_remedy
-from hf_bert_impl.head_names import BERT_TYPES, HEADS, class_of, in_family, prefix_of
+from hf_bert_impl.head_names import (
+    BERT_TYPES,
+    HEADS,
+    check_name,
+    class_of,
+    in_family,
+    prefix_of,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from hf_bert_impl.text_encoder import TextEncoder
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt")
 
@@ -73,7 +78,7 @@ def open_checkpoint(
         from hf_bert_impl.checkpoint_files import check_folder
         from hf_bert_impl.files.json_files import read_json
 
-        check_folder(folder, {})
+        check_folder(str(folder))
         config = dict(read_json(folder / "config.json"))
         path = str(folder)
     else:
@@ -92,34 +97,13 @@ def open_checkpoint(
     return checkpoint
 
 
-def check_name(model: str) -> None:
-    """Raises InputError, without importing torch, for a name that is no folder and no hub id."""
-    folder = Path(model).expanduser()
-    if not model.strip():
-        raise InputError(
-            "The model's name is empty. Give a folder or a hub id, such as "
-            "google-bert/bert-base-cased."
-        )
-    if folder.is_dir():
-        return
-    if folder.exists():
-        raise InputError(f"{model} is a file. Give its folder: {folder.parent}")
-    from hf_bert_impl.checkpoint_files import is_path  # does not import torch
-
-    if is_path(model):
-        raise InputError(
-            f"There is no folder {model}. Give a folder with config.json and weights, or a "
-            "hub id such as google-bert/bert-base-cased."
-        )
-
-
 def _hub_config(model: str) -> dict[str, Any]:
     from transformers import PreTrainedConfig
 
-    from hf_bert_impl.checkpoint_files import check_config_file, explained
+    from hf_bert_impl.checkpoint_files import check_model, explained
 
     try:
-        with explained(check_config_file, model, {}):
+        with explained(check_model, model, {}):
             config, _ = PreTrainedConfig.get_config_dict(model)
     except (OSError, ValueError) as error:
         # The sentences after the first are general advice.
@@ -176,7 +160,7 @@ def load_model(
     """
     from hf_bert_impl.inference import loading
 
-    cls = loading.named_class(name, checkpoint.is_bert)
+    cls = loading.named_class(name)
     return loading.load_model(checkpoint.path, cls, checkpoint.name, **options)
 
 
@@ -199,7 +183,7 @@ def load_whole(
     """
     from hf_bert_impl.inference import loading
 
-    cls = loading.named_class(class_name(checkpoint, head), checkpoint.is_bert)
+    cls = loading.named_class(class_name(checkpoint, head))
     return loading.load_whole(checkpoint.path, cls, checkpoint.name, **options)
 
 
@@ -208,9 +192,11 @@ def has_tokenizer(checkpoint: Checkpoint) -> bool:
     folder = checkpoint.folder
     if folder is None or any((folder / name).is_file() for name in TOKENIZERS):
         return True
-    from hf_bert_impl.inference.loading import has_vocabulary
+    from hf_bert_impl.inference.loading import named_tokenizer, tokenizer_files
 
-    return has_vocabulary(folder)
+    # Besides its settings, such as a model of sentencepiece.
+    files = tokenizer_files(folder, named_tokenizer(str(folder), {}))
+    return any(file.suffix not in (".json", ".jinja") for file in files)
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
@@ -236,19 +222,6 @@ def _require_tokenizer(checkpoint: Checkpoint) -> None:
             f"{checkpoint.name} has no tokenizer ({' or '.join(TOKENIZERS)}). Save it there "
             "with save_pretrained."
         )
-
-
-def load_encoder(
-    model: str, pooling: str | None = None, batch_invariant: bool = False
-) -> TextEncoder:
-    """Loads a sentence-transformers model or a bare BERT; arguments as for `TextEncoder`."""
-    from hf_bert_impl.text_encoder import TextEncoder
-
-    path = os.path.expanduser(model)
-    # Older sentence-transformers models have BERT in a subfolder.
-    if not os.path.isfile(os.path.join(path, "modules.json")):
-        path = open_checkpoint(model, any_family=True).path
-    return TextEncoder.from_pretrained(path, pooling=pooling, batch_invariant=batch_invariant)
 
 
 def load_prepared(

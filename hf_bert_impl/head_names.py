@@ -1,6 +1,12 @@
-"""Names of heads and families; imports nothing for BERT, so that the command line starts fast."""
+"""Names of models, heads and families.
 
-from hf_bert_impl.errors import InputError
+It imports nothing for BERT, so that the command line rejects a wrong name without importing torch.
+"""
+
+import os
+from pathlib import Path
+
+from hf_bert_impl.errors import InputError, MissingFile
 
 #: Head to class.
 HEADS = {
@@ -16,6 +22,29 @@ HEADS = {
 }
 #: `model_type` of BERT, with None in the first checkpoints.
 BERT_TYPES = (None, "bert", "hf_bert_impl")
+
+
+def check_name(model: str) -> None:
+    """Checks that a model's name is a folder, or can be an id of the hub.
+
+    Raises:
+        InputError: It is empty or a file.
+        MissingFile: It is a path without a folder. An id has one slash at most, between two names.
+    """
+    path = os.path.expanduser(model)
+    if not model.strip():
+        raise InputError(
+            "The model's name is empty. Give a folder or a hub id, such as "
+            "google-bert/bert-base-cased."
+        )
+    if os.path.isfile(path):
+        raise InputError(f"{model} is a file. Give its folder: {Path(path).parent}")
+    is_path = os.path.isabs(path) or model.startswith(".") or model.endswith("/")
+    if (is_path or model.count("/") > 1) and not os.path.exists(path):
+        raise MissingFile(
+            f"There is no folder {model}. Give a folder with config.json and weights, or a "
+            "hub id such as google-bert/bert-base-cased."
+        )
 
 
 def class_of(head: str) -> str:

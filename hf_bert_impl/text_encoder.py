@@ -17,13 +17,14 @@ from transformers import PreTrainedModel
 from transformers.utils import CONFIG_NAME
 
 from hf_bert_impl.auto import registered
-from hf_bert_impl.checkpoint_files import check_exists, check_folder, check_size, explained
+from hf_bert_impl.checkpoint_files import check_folder, check_size, explained
 from hf_bert_impl.data.option_ranges import COUNT, STEPS, check_length
 from hf_bert_impl.encoders.lengths import longest_sequence
 from hf_bert_impl.encoders.weights import computed_in
 from hf_bert_impl.errors import InputError, check_choice, check_whole, one_line
 from hf_bert_impl.extras import require
 from hf_bert_impl.finite import check_finite, check_numbers
+from hf_bert_impl.head_names import check_name
 from hf_bert_impl.inference.batching import check_text
 from hf_bert_impl.inference.joined_calls import JoinedCalls
 from hf_bert_impl.inference.loading import (
@@ -114,7 +115,7 @@ class TextEncoder(SentenceTransformer):
             check_choice("pooling", pooling, POOLINGS)
         if truncate_dim is not None:
             COUNT.check("truncate_dim", truncate_dim)
-        path = None if model_name_or_path is None else os.fspath(model_name_or_path)
+        path = None if model_name_or_path is None else os.path.expanduser(model_name_or_path)
         options |= {"device": str(find_device(device)), "truncate_dim": truncate_dim}
         with checked_files(path, self.model_type, options):
             super().__init__(path, **options)
@@ -382,7 +383,7 @@ def checked_files(path: str | None, kind: str, options: Mapping[str, Any]) -> It
     if path is None:
         yield
         return
-    check_exists(path)
+    check_name(path)
     names = {"revision": "revision", "token": "token", "cache_folder": "cache_dir"}
     place = {new: options[old] for old, new in names.items() if options.get(old) is not None}
     if options.get("local_files_only"):
@@ -401,7 +402,7 @@ def checked_files(path: str | None, kind: str, options: Mapping[str, Any]) -> It
     try:
         with (
             registered() if needs_own else contextlib.nullcontext(),
-            explained(check_folder, os.path.join(path, below) if below else path, {}),
+            explained(check_folder, os.path.join(path, below) if below else path),
         ):
             yield
     except (InputError, ImportError):

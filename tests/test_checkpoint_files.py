@@ -40,7 +40,7 @@ def refuses(error, said, call, *arguments, **options):
 def test_a_path_that_does_not_exist(name):
     open_it = getattr(hf_bert_impl, name).from_pretrained
     for path in ("/no/model", "./model", "a/b/c", "a/"):
-        refuses(OSError, f"^{path} does not exist. Use the folder of a checkpoint", open_it, path)
+        refuses(OSError, f"^There is no folder {path}. Give a folder", open_it, path)
 
 
 def test_missing_files(folder):

@@ -11,9 +11,9 @@ import pytest
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedConfig
 
+from hf_bert_impl import TextEncoder
 from hf_bert_impl.checkpoints import (
     class_name,
-    load_encoder,
     load_own_tokenizer,
     load_tokenizer,
     load_whole,
@@ -40,7 +40,7 @@ def usable(tmp_path_factory):
 #: Functions that open a checkpoint.
 WAYS = {
     "model": lambda folder: load_whole(open_checkpoint(str(folder)), "base"),
-    "encoder": lambda folder: load_encoder(str(folder)),
+    "encoder": lambda folder: TextEncoder(folder),
     "tokenizer": lambda folder: load_tokenizer(open_checkpoint(str(folder))),
 }
 

@@ -149,14 +149,12 @@ def _seldom_collect_all() -> None:
     atexit.register(gc.freeze)
 
 
-@functools.cache
-def _command() -> Any:
-    """The commands with all their options; building them takes 40 ms."""
-    return typer.main.get_command(app)
+#: Makes the commands with all their options, once, since that takes 40 ms.
+_command = functools.cache(typer.main.get_command)
 
 
 def _run(arguments: list[str]) -> int:
-    command = _command()
+    command: Any = _command(app)
     try:
         status = command.main(arguments, prog_name="hf-bert", standalone_mode=False)
         sys.stdout.flush()

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import typer
 
-from hf_bert_impl.checkpoints import check_name
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.data.option_ranges import PROCESSES
@@ -16,6 +15,7 @@ from hf_bert_impl.data.text_input import Columns, find_inputs
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.json_files import to_json
+from hf_bert_impl.head_names import check_name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,12 +93,12 @@ def run_job(
     folder = Path(given.model).expanduser()  # workers begin in other folders
     model = str(folder.absolute()) if folder.is_dir() else given.model
     with quiet_libraries():
-        from hf_bert_impl import distributed
+        from hf_bert_impl.distributed import batch_tasks
         from hf_bert_impl.distributed.job import FILE_ROWS, FOLDER_ROWS, Job
         from hf_bert_impl.distributed.run import run_job as run
 
         job = Job(
-            getattr(distributed, task),
+            getattr(batch_tasks, task),
             {"model": model, **options},
             inputs,
             output.absolute(),

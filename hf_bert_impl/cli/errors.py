@@ -125,7 +125,8 @@ def report(error: BaseException, command: Any) -> int:
 
 def _described(error: BaseException, command: Any) -> tuple[int, str]:
     """The exit status and the message of an exception."""
-    if isinstance(error, _usage_error()):
+    # Click's UsageError; newer versions of typer have their own copy of click.
+    if isinstance(error, typer.BadParameter.__mro__[1]):
         # Without a command the message is empty: the help has been printed.
         line = " ".join(error.format_message().split()).rstrip(".")  # type: ignore[attr-defined]
         context = error.ctx  # type: ignore[attr-defined]
@@ -176,11 +177,6 @@ def _tell_launcher(error: BaseException) -> None:
         from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
         get_error_handler().record_exception(error)
-
-
-def _usage_error() -> type[Exception]:
-    """Click's UsageError; newer versions of typer have their own copy of click."""
-    return typer.BadParameter.__mro__[1]
 
 
 @contextlib.contextmanager

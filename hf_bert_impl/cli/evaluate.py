@@ -51,7 +51,11 @@ class Sts:
 
         with quiet_libraries():
             files = read_sts(self.data)
-            encoder = checkpoints.load_encoder(self.model, self.pooling, self.batch_invariant)
+            from hf_bert_impl.text_encoder import TextEncoder
+
+            encoder = TextEncoder(
+                self.model, pooling=self.pooling, batch_invariant=self.batch_invariant
+            )
             total, by_file = evaluate_sts(encoder.encode, files)
         title = f"{_last(self.model)}: {_last(self.data)}"
         if self.plot is not None:
@@ -98,7 +102,11 @@ class Probe(DataOptions, ProbeOptions):
         with quiet_libraries():
             sources = {name: source for name, source in named.items() if source is not None}
             task, examples = read_probe(self.protocol, sources, self.columns, self.dataset)
-            encoder = checkpoints.load_encoder(self.model, self.pooling, self.batch_invariant)
+            from hf_bert_impl.text_encoder import TextEncoder
+
+            encoder = TextEncoder(
+                self.model, pooling=self.pooling, batch_invariant=self.batch_invariant
+            )
             batcher = encoder_batcher(encoder.encode)
             options = only(ProbeOptions, self)
             result = run_probe(self.protocol, task, examples, batcher, options=options)

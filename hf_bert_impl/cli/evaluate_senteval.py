@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.cli.reports import show_table
@@ -62,10 +61,13 @@ class SentEval(ProbeOptions):
         with quiet_libraries():
             from hf_bert_impl.tasks.probes import encoder_batcher
             from hf_bert_impl.tasks.senteval import read_senteval, run_senteval
+            from hf_bert_impl.text_encoder import TextEncoder
 
             options = only(ProbeOptions, self)
             data_sets = read_senteval(self.data, self.tasks or None, options)
-            encoder = checkpoints.load_encoder(self.model, self.pooling, self.batch_invariant)
+            encoder = TextEncoder(
+                self.model, pooling=self.pooling, batch_invariant=self.batch_invariant
+            )
             begun: dict[str, None] = {}
             with progress_bar(not self.quiet, len(data_sets)) as update:
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from hf_bert_impl.cli.settings_file import read_settings
-from hf_bert_impl.cli.shared_options import FLAGS, HELP, check_order, check_values, choices
+from hf_bert_impl.cli.shared_options import CHOICES, FLAGS, HELP, check_order, check_values
 
 #: Metadata of an argument that may be left out.
 OPTIONAL = {"argument": True}
@@ -42,13 +42,17 @@ def add_command(app: typer.Typer, name: str, kind: Any, panel: str | None = None
     hints, keyword = typing.get_type_hints(kind), inspect.Parameter.KEYWORD_ONLY
     fields = {field.name: field for field in dataclasses.fields(kind)}
     settings: Collection[str] = getattr(kind, "SETTINGS", ())
-    known = {name: choices(field) for name, field in fields.items()}
+    known = {
+        name: tuple(field.metadata.get("choices", CHOICES.get(name, ())))
+        for name, field in fields.items()
+    }
     parameters = [inspect.Parameter("command_line", keyword, annotation=typer.Context)]
     for field, (owner, text) in field_docs(kind).items():
         if field in fields and field not in settings:
             default = fields[field].default
             default = inspect.Parameter.empty if default is dataclasses.MISSING else default
-            own = _annotated(fields[field], hints[field], text, vars(owner).get("PANEL"))
+            own_panel = vars(owner).get("PANEL")
+            own = _annotated(fields[field], hints[field], text, own_panel, known[field])
             parameters.append(inspect.Parameter(field, keyword, default=default, annotation=own))
     if settings:
         text = f"A YAML file of these options, and of {', '.join(settings)}."
@@ -96,10 +100,12 @@ def _classes(module: str) -> dict[str, list[ast.stmt]]:
     return {node.name: node.body for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
-def _annotated(field: dataclasses.Field[Any], kind: Any, doc: str, panel: str | None) -> Any:
+def _annotated(
+    field: dataclasses.Field[Any], kind: Any, doc: str, panel: str | None, known: tuple[str, ...]
+) -> Any:
     text, _, unset = doc.removesuffix(".").partition("; None for ")
     shown: Any = {"help": f"{text}.", "show_default": unset or True, "rich_help_panel": panel}
-    known = field.metadata.get("completions", choices(field))
+    known = field.metadata.get("completions", known)
 
     def complete(incomplete: str) -> list[str]:
         return [value for value in known if value.startswith(incomplete)]

@@ -8,9 +8,9 @@ from typing import Any
 
 import typer
 
-from hf_bert_impl.checkpoints import check_name
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.shared_options import only
+from hf_bert_impl.head_names import check_name
 from hf_bert_impl.serving.options import KEY_VARIABLE, LOOPBACK, PATHS, ServingOptions
 
 

@@ -47,14 +47,8 @@ FLAGS = {
     "task": ("--task",),
     "text_column": ("--text-column", "--column"),
 }
-#: Values of `dtype`, without torch.
-_DTYPES = ("float32", "bfloat16", "float16", "int8", "auto")
-
-
-def choices(field: dataclasses.Field[Any]) -> tuple[str, ...]:
-    """The values of an option, for completion in the shell; empty if they are free."""
-    usual = {"dtype": _DTYPES, "head": tuple(HEADS)}
-    return tuple(field.metadata.get("choices", usual.get(field.name, ())))
+#: Values of options, without torch.
+CHOICES = {"dtype": ("float32", "bfloat16", "float16", "int8", "auto"), "head": tuple(HEADS)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,7 +97,7 @@ def check_values(options: Any, known: Mapping[str, Sequence[str]]) -> None:
 
     Args:
         options: Its dataclass. `RANGES` of a base class override the usual ranges.
-        known: By field, the result of `choices`.
+        known: The allowed values by field; none if they are free.
 
     Raises:
         InputError: A value is out of its range or unknown, or the picture cannot be drawn.

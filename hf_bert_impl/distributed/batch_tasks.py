@@ -30,14 +30,13 @@ import torch
 from transformers.utils import CONFIG_NAME, cached_file
 from transformers.utils.hub import extract_commit_hash
 
-from hf_bert_impl.checkpoint_files import check_exists
 from hf_bert_impl.data.arrow_records import column_values
 from hf_bert_impl.data.option_ranges import COUNT
 from hf_bert_impl.data.text_input import check_record_text
 from hf_bert_impl.data.vector_table import arrow_table
-from hf_bert_impl.encoders.weights import computed_in
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.freed_memory import keep_freed_memory
+from hf_bert_impl.head_names import check_name
 
 #: Columns of equal length: a dictionary of lists or arrays, a pandas DataFrame, or a pyarrow table.
 Batch = Any
@@ -124,11 +123,6 @@ class BatchTask(abc.ABC):
     def compute(self, *texts: list[str]) -> tuple[Any, ...]:
         """Computes the values of `output_columns` from the texts of `columns`."""
 
-    @property
-    def precision(self) -> str:
-        """The precision of the model's computation, with the kernels."""
-        return computed_in(self.model)
-
     def _texts(self, batch: Mapping[str, Any], column: str) -> list[str]:
         if column not in batch:
             known = ", ".join(map(repr, batch)) or "none"
@@ -164,7 +158,7 @@ def facts_of(name: str, place: str) -> dict[str, str]:
     """
     path = Path(place).expanduser()
     if not path.exists():
-        check_exists(place)
+        check_name(place)
         return {"commit": str(extract_commit_hash(cached_file(place, CONFIG_NAME), None))}
     files = {name: path}
     if path.is_dir():

@@ -15,6 +15,7 @@ from typing import Any
 
 from hf_bert_impl.data.vector_table import arrow_table
 from hf_bert_impl.distributed.job import Job, JobRow
+from hf_bert_impl.encoders.weights import computed_in
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require, set_up_ray
 from hf_bert_impl.files.atomic import atomic_file
@@ -32,10 +33,10 @@ class Computing:
 
     def __init__(self, job: Job, precision: str) -> None:
         self.job, self.task = job, job.task(**job.options)
-        if self.task.precision != precision:
+        if computed_in(self.task.model) != precision:
             raise InputError(
-                f"A worker computes in {self.task.precision}, and the job began in {precision}. "
-                "Choose a `dtype`, or use machines of one kind.",
+                f"A worker computes in {computed_in(self.task.model)}, and the job began in "
+                f"{precision}. Choose a `dtype`, or use machines of one kind.",
                 "dtype",
             )
 
@@ -65,15 +66,12 @@ def _tables(job: Job) -> Iterator[Any]:
             yield arrow_table(columns)
 
 
-def run_on_ray(
-    job: Job, precision: str, report: dict[str, Any], workers: int, address: str | None
-) -> None:
+def run_on_ray(job: Job, report: dict[str, Any], workers: int, address: str | None) -> None:
     """Computes a job whose folder exists, or resumes it.
 
     Args:
         job: The job; its output is a folder.
-        precision: The precision that workers must have.
-        report: Gets the numbers of rows.
+        report: Has the `precision` that workers must have, and gets the numbers of rows.
         workers: Number of workers.
         address: The address of a cluster; None takes a connected one, or starts Ray here.
 
@@ -105,7 +103,7 @@ def run_on_ray(
             rows = ray.data.read_datasource(Rows(), num_cpus=0)
             rows.repartition(target_num_rows_per_block=job.part_rows).map_batches(
                 Computing,
-                fn_constructor_args=(job, precision),
+                fn_constructor_args=(job, report["precision"]),
                 batch_size=job.part_rows,
                 batch_format="pyarrow",
                 concurrency=workers,

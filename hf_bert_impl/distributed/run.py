@@ -18,6 +18,7 @@ from hf_bert_impl.data.vector_table import write_columns
 from hf_bert_impl.distributed.batch_tasks import BatchTask
 from hf_bert_impl.distributed.job import COMPUTED, JOB, MANIFEST, REJECTS, Job, JobRow
 from hf_bert_impl.distributed.on_ray import run_on_ray
+from hf_bert_impl.encoders.weights import computed_in
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.files.json_files import to_json
@@ -63,7 +64,7 @@ def run_job(
         if all(row.problem for row in first):
             raise InputError(first[0].problem)
         task = job.task(**job.options)
-        settings[COMPUTED] = report["precision"] = task.precision
+        settings[COMPUTED] = report["precision"] = computed_in(task.model)
         if job.check(settings, resume, overwrite):
             job.discard()
         (job.folder / MANIFEST).unlink(missing_ok=True)
@@ -73,7 +74,7 @@ def run_job(
         if ray is None:
             _run_here(job, task, itertools.chain([first], chunks), report, progress)
         else:
-            run_on_ray(job, task.precision, report, *ray)
+            run_on_ray(job, report, *ray)
         end = time.perf_counter()
     report["seconds"] = round(end - begin, 3)
     for name, unit in (("rows", "texts"), ("tokens", "tokens")):  # without loading

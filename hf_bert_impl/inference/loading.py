@@ -72,13 +72,12 @@ def class_to_load(path: str, name: str) -> Any:
     Raises:
         InputError: The family has no such class.
     """
-    own = in_family(name, read_fields(path, CONFIG_NAME, {}).get("model_type"))
-    return named_class(own, is_bert=own == name)
+    return named_class(in_family(name, read_fields(path, CONFIG_NAME, {}).get("model_type")))
 
 
-def named_class(name: str, is_bert: bool) -> Any:
+def named_class(name: str) -> Any:
     """The class of this package for BERT, or of transformers; InputError if there is none."""
-    cls = getattr(modeling_bert if is_bert else transformers, name, None)
+    cls = getattr(modeling_bert, name, None) or getattr(transformers, name, None)
     if cls is None:
         raise InputError(f"There is no {name}. Choose another `head`.", "head")
     return cls
@@ -280,12 +279,6 @@ def tokenizer_files(folder: Path, kind: TokenizerClass) -> list[Path]:
     names = getattr(cls, "vocab_files_names", {}).values()
     files = (folder / name for name in dict.fromkeys((*_COMMON_FILES, *names)))
     return [file for file in files if file.is_file()]
-
-
-def has_vocabulary(folder: Path) -> bool:
-    """Whether a folder has a tokenizer's vocabulary, besides its settings."""
-    files = tokenizer_files(folder, named_tokenizer(str(folder), {}))
-    return any(file.suffix not in (".json", ".jinja") for file in files)
 
 
 def brings_code(tokenizer: Any) -> bool:

@@ -31,6 +31,7 @@ from hf_bert_impl.encoders.lengths import longest_sequence
 from hf_bert_impl.encoders.probe import why_not
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.finite import check_numbers
+from hf_bert_impl.head_names import check_name
 from hf_bert_impl.inference.answer_options import AnswerOptions
 from hf_bert_impl.inference.batching import padded_inputs
 from hf_bert_impl.inference.loading import (
@@ -157,8 +158,9 @@ class QuestionAnsweringPipeline(Pipeline):
             OSError: The folder, the model or one of its files is missing.
         """
         options = loading_options(dtype, prepare)
-        path = os.fspath(path)
-        check_folder(path, {})
+        path = os.path.expanduser(path)
+        check_name(path)
+        check_folder(path)
         kind = class_to_load(path, "BertForQuestionAnswering")
         remedy = "name a model fine-tuned for question answering"
         model, _ = load_whole(path, kind, remedy=remedy, **options)

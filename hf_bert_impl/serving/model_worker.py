@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
-from hf_bert_impl.checkpoint_files import is_path
 from hf_bert_impl.checkpoints import open_checkpoint
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.freed_memory import keep_freed_memory
+from hf_bert_impl.head_names import check_name
 from hf_bert_impl.inference.loading import read_fields
 from hf_bert_impl.inference.sentence_folder import SENTENCE_CONFIG, read_modules
 from hf_bert_impl.serving.tasks import TASKS
@@ -73,8 +72,7 @@ def task_of(model: str) -> str:
     Raises:
         ValueError, OSError: The model does not exist or cannot be served.
     """
-    if is_path(model) and not os.path.isdir(model):
-        open_checkpoint(model)  # raises the error of a wrong name
+    check_name(model)
     saved_by = read_fields(model, SENTENCE_CONFIG, {}).get("model_type")
     if len(read_modules(model) or ()) > 1 or saved_by not in (None, "CrossEncoder"):
         # The classes that load them refuse other models of sentence-transformers.

@@ -12,7 +12,7 @@ import pytest
 
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.data.text_input import find_inputs
-from hf_bert_impl.distributed import Answer, Classify, EmbedTexts
+from hf_bert_impl.distributed import Answer, Classify, EmbedTexts, run
 from hf_bert_impl.distributed import job as jobs
 from hf_bert_impl.distributed.job import LONGEST_TEXT
 from hf_bert_impl.distributed.run import run_job
@@ -203,7 +203,7 @@ def test_another_job_is_refused(job, models, tmp_path):
         with pytest.raises(InputError, match=f"was begun with other settings: .*{words}"):
             run_job(dataclasses.replace(job, **change), resume=True)
     wrong = dataclasses.replace(job, options={"model": str(tmp_path / "none")})
-    with pytest.raises((InputError, OSError), match="does not exist"):
+    with pytest.raises((InputError, OSError), match="There is no folder"):
         run_job(wrong, overwrite=True)
     assert before == {file: file.read_bytes() for file in job.output.iterdir()}
     with open(job.inputs[0], "a") as stream:
@@ -232,7 +232,7 @@ def test_another_precision_is_refused(job, monkeypatch):
         patch.setattr(jobs.Job, "compute", stop)
         run_job(job)
     with monkeypatch.context() as patch:
-        patch.setattr(EmbedTexts, "precision", "bfloat16 by another")
+        patch.setattr(run, "computed_in", lambda model: "bfloat16 by another")
         with pytest.raises(InputError, match=r"computed in was float32.*, now bfloat16 by another"):
             run_job(job)
     report = run_job(job)
