@@ -71,7 +71,7 @@ class Int8Product(Product):
         self.sums = Int8Sums(whole, scale, self.zero)
         self.few_sums = self.shared = None
         if few_rows and shares_range:
-            self.shared = SharedRange(whole, scale, self.bias)
+            self.shared, self.copies_bias = SharedRange(whole, scale, self.bias), True
         elif few_rows:
             self.few_sums = FewInt8Sums(whole, scale, self.zero)
         self.fit = Fit(self.zero)

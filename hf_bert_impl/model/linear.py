@@ -49,7 +49,7 @@ MANY_PRODUCTS = 1 << 21
 TYPICAL_ROWS = 512
 #: Numbers of a weight that are compared in each call: blocks, and the numbers of a block. Few long
 #: blocks: a weight that was copied is not in the CPU's caches, and each block is on another page.
-SAMPLED_BLOCKS, SAMPLED_NUMBERS = 4, 64
+SAMPLED_BLOCKS, SAMPLED_NUMBERS = 2, 128
 #: The module of the hooks by which transformers records states.
 RECORDER = "transformers.utils.output_capturing"
 #: As torch has it; a patch of the class has another one.
@@ -86,7 +86,6 @@ DIFFERENTIABLE: dict[str, Callable[[Tensor, Any], Tensor]] = {
     "swish": lambda states, _: nn.functional.silu(states),
 }
 _IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
-    "none": lambda states: states,
     "relu": torch.relu_,
     "tanh": torch.tanh_,
     "swish": _silu_,
@@ -171,6 +170,10 @@ class Product:
     dtype: torch.dtype
     #: Whether a row has the same bits in any number of rows.
     is_steady = False
+    #: The bias as it is used; a copy, or the layer's own.
+    bias: Tensor
+    #: Whether the kernel has another copy of the bias.
+    copies_bias = False
 
     def __call__(
         self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
@@ -326,7 +329,7 @@ def finish(output: Tensor, residual: Tensor | None, activation: Fused) -> Tensor
     """Activation and residual, in place."""
     if activation.name == "gelu":
         _gelu_(output, approximate=activation.algorithm)
-    else:
+    elif activation is not NOT_FUSED:
         _IN_PLACE[activation.name](output)
     return output if residual is None else output.add_(residual)
 
@@ -367,7 +370,7 @@ def by_same_products(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 #: The facts by which a change of a weight shows: of one that was copied, and of one that is read.
-_OF_COPIES = (attrgetter("_version"), Tensor.data_ptr, Tensor.stride)
+_OF_COPIES = (attrgetter("_version"), Tensor.data_ptr, Tensor.is_contiguous)
 _OF_LIVE = (attrgetter("dtype"), attrgetter("device"), attrgetter("shape"))
 
 
@@ -376,16 +379,20 @@ class Source:
 
     Args:
         layers: Side by side.
-        is_packed: Whether the product has a copy of their weights.
+        packed: The product if it has a copy of their weights; None if it reads them.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], is_packed: bool) -> None:
+    def __init__(self, layers: Sequence[nn.Module], packed: "Product | None" = None) -> None:
         self.slots = [layer._parameters for layer in layers]
         self.values = list(chain.from_iterable(map(dict.values, self.slots)))
         self.parameters = [value for value in self.values if value is not None]
+        copied: list[Tensor] = []
+        if packed is not None:
+            own = None if packed.copies_bias else packed.bias  # which is read where it is
+            copied = [value for value in self.parameters if value is not own]
         # Views: they hold the memory, so that no other tensor can get it.
-        self.samples = list(map(_sample, self.parameters)) if is_packed else []
-        self.facts = _OF_COPIES if is_packed else _OF_LIVE
+        self.samples = list(map(_sample, copied))
+        self.facts = _OF_LIVE if packed is None else _OF_COPIES
         self.before = _read(self)
 
     def is_unchanged(self) -> bool:
@@ -492,10 +499,10 @@ class Packed:
                 is_plain = self.kernels is not None and not any(map(why_not_packed, layers))
                 # A copy may have been converted since: this CPU may lack kernels for that.
                 is_plain = is_plain and layers[0].weight.dtype is self.kernels.states_dtype
-                source = Source(layers if is_plain else (), is_packed=True)
                 self.product = self.kernels.pack(*layers, form=self.form) if is_plain else None
                 self.layers = layers
-                self.source = source  # last: it shows that the rest is there
+                # Last: it shows that the rest is there.
+                self.source = Source(layers if is_plain else (), self.product)
             return self.product is not None and layers == self.layers
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -437,12 +437,12 @@ class BertModel(BertPreTrainedModel):
             **kwargs,
         )
         return BaseModelOutputWithPoolingAndCrossAttentions(
-            last_hidden_state=encoded.pad(encoded.states),
-            pooler_output=encoded.pooled,
-            **{CACHE: encoded.cache},
-            hidden_states=encoded.hidden_states,
-            attentions=encoded.attentions,
-            cross_attentions=encoded.cross_attentions,
+            encoded.pad(encoded.states),
+            encoded.pooled,
+            encoded.hidden_states,
+            encoded.cache,
+            encoded.attentions,
+            encoded.cross_attentions,
         )
 
     takes_packed = (forward,)

@@ -183,7 +183,7 @@ class Inside:
         for layer in quick if most_rows else ():
             if is_live(layer) and layer.bias is not None and layer.weight.dtype is torch.float32:
                 product = LiveProduct(layer, most_rows, math.inf, MANY_PRODUCTS)
-                places.append((layer, product, Source([layer], is_packed=False)))
+                places.append((layer, product, Source([layer])))
         self.live = Weights(places)
         self.change = change  # last: other threads may ask meanwhile
 

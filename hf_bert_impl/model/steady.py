@@ -58,7 +58,7 @@ def steady_layers(root: nn.Module) -> Weights:
             if not is_live(module):
                 raise not_steady(f"One is a {type_name(type(module))} without a plain weight")
             product = SteadyProduct(live_product(module), probe_of(module, module.out_features))
-            places.append((module, product, Source([module], is_packed=False)))
+            places.append((module, product, Source([module])))
     return Weights(places)
 
 
