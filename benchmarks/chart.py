@@ -49,6 +49,14 @@ FAMILY_NAMES = {
     "ernie": "Ernie",
     "roberta-prelayernorm": "RoBERTa-PreLayerNorm",
 }
+#: The run of training steps, by `training_loops.py steps`, and the names of its rows.
+TRAINING = "training"
+TRAINED = {
+    ("minilm", "BertForMaskedLM"): "MiniLM's size, masked words",
+    ("minilm", "BertForSequenceClassification"): "MiniLM's size, two classes",
+    ("base", "BertForMaskedLM"): "BERT-base, masked words",
+    ("base", "BertForSequenceClassification"): "BERT-base, two classes",
+}
 FAMILY_CASES = ("one sentence", "32 sentences")
 CASES = {
     "short": "32 sentences, 56 % padding",
@@ -369,7 +377,19 @@ def tables() -> dict[str, str]:
                 errors,
             ]
         )
-    step = find_row("base-train", "train", "training step float32")
+    steps = read_run(TRAINING)["rows"]
+    training_rows = [
+        [
+            TRAINED[size, head],
+            *(
+                f"{spread(row)}, {row['memory']:.2f}"
+                for row in sorted(steps, key=lambda row: row["padding"])
+                if (row["size"], row["head"]) == (size, head)
+            ),
+        ]
+        for size, head in TRAINED
+    ]
+    paddings = sorted({f"{row['padding']:.0%}".replace("%", " %") for row in steps})
     return {
         "busy": table(
             ["machine", "`OMP_WAIT_POLICY`", "prepared, ms", "transformers, ms"],
@@ -379,10 +399,8 @@ def tables() -> dict[str, str]:
         "wide": table(
             ["case", "ours", "compared with", "speed-up", "error, ours / theirs"], wide_rows
         ),
-        "training": (
-            f"One step takes {step['ours_ms'] / 1000:.1f} s instead of "
-            f"{step['peer_ms'] / 1000:.1f} s, which is a speed-up of {spread(step)}. "
-            f"It needs {step['ours_mib']:,.0f} MiB instead of {step['peer_mib']:,.0f} MiB."
+        "training": table(
+            ["model and head", *(f"{each} padding" for each in paddings)], training_rows
         ),
         "precision": table(
             ["processor", "`dtype`", *CASES.values(), "largest error"], precision_rows

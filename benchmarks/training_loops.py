@@ -2,7 +2,7 @@
 
     python benchmarks/training_loops.py finetune MODEL train.tsv
     python benchmarks/training_loops.py pretrain TOKENIZER corpus.txt
-    python benchmarks/training_loops.py masked-lm --random base
+    python benchmarks/training_loops.py steps base --output benchmarks/results/training.json
 
 Dropout is off and everything is float32, so the losses of both are the same but for rounding. Each
 step runs once in each model, in alternating order: forward, backward, AdamW. `--steps 0` takes all
@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import random
 import statistics
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -27,16 +29,20 @@ from transformers import DataCollatorWithPadding
 
 import hf_bert_impl
 from hf_bert_impl.benchmark.peers import Source
+from hf_bert_impl.benchmark.results import environment
 from hf_bert_impl.data.epochs import Epochs
 from hf_bert_impl.data.examples import ExampleOptions
 from hf_bert_impl.data.masking import Masker
 from hf_bert_impl.data.pretraining_collator import PretrainingCollator
 from hf_bert_impl.data.pretraining_data import make_examples, tokenize_documents
 from hf_bert_impl.data.task_files import read_rows
-from hf_bert_impl.measuring.batches import Case, log_normal_lengths, make_batch, scale_lengths
+from hf_bert_impl.files.json_files import write_json
+from hf_bert_impl.measuring.batches import Case, make_batch
 from hf_bert_impl.parity import reference_model
 
 Batch = dict[str, Tensor]
+#: Columns of a random batch.
+WIDTH = 128
 app = typer.Typer(add_completion=False, help=__doc__)
 
 Steps = Annotated[int, typer.Option(help="Batches to time; 0 for all.")]
@@ -119,29 +125,43 @@ def pretrain(
     compare(ours, batches, steps, learning_rate, threads)
 
 
-@app.command()
-def masked_lm(
-    size: Annotated[str, typer.Option("--random", help="The size.")] = "base",
-    steps: Steps = 3,
+@app.command("steps")
+def take_steps(
+    size: Annotated[str, typer.Argument(help="Of random weights: minilm, small or base.")] = "base",
+    head: Annotated[str, typer.Option(help="Their class.")] = "BertForMaskedLM",
+    padding: Annotated[float, typer.Option(min=0.0, max=0.9, help="Its share.")] = 0.5,
+    rows: Annotated[int, typer.Option(help="Of up to 128 tokens.")] = 8,
+    steps: Steps = 5,
     learning_rate: Rate = 1e-4,
     threads: Threads = 0,
+    output: Annotated[Path | None, typer.Option(help="Add the result to this JSON.")] = None,
 ) -> None:
-    """Masked words of 12 random rows of log-normal lengths, 70 % padding, 15 % labelled."""
-    ours = Source(random=size).load("BertForMaskedLM")
-    # They vary more than sentence lengths, so more of the batch is padding.
-    positions = ours.config.max_position_embeddings
-    lengths = scale_lengths(log_normal_lengths(12, mean=3.5, spread=0.9), positions)
-    batch = make_batch(Case("train", tuple(lengths), max(lengths)), ours.config.vocab_size)
-    mask = batch["attention_mask"].bool()
-    labelled = torch.rand(mask.shape, generator=torch.Generator().manual_seed(1)) < 0.15
-    labels = batch["input_ids"].masked_fill(~(labelled & mask), -100)
-    compare(ours, itertools.repeat(batch | {"labels": labels}), steps, learning_rate, threads)
+    """Steps on one random batch: 15 % of its tokens, or each of its rows, has a label."""
+    ours = Source(random=size).load(head)
+    # Powers of numbers from 0 to 1 have this mean, and the longest row has all columns.
+    power = padding / (1 - padding)
+    lengths = [max(2, round(WIDTH * ((row + 0.5) / rows) ** power)) for row in range(rows)]
+    lengths[-1] = WIDTH
+    batch = make_batch(Case("train", tuple(lengths), WIDTH), ours.config.vocab_size)
+    mask, draw = batch["attention_mask"].bool(), torch.Generator().manual_seed(1)
+    if head == "BertForMaskedLM":
+        labelled = torch.rand(mask.shape, generator=draw) < 0.15
+        labels = batch["input_ids"].masked_fill(~(labelled & mask), -100)
+    else:
+        labels = torch.randint(ours.config.num_labels, (rows,), generator=draw)
+    batches = itertools.repeat(batch | {"labels": labels})
+    row = {"size": size, "head": head} | compare(ours, batches, steps, learning_rate, threads)
+    if output is not None:
+        record = json.loads(output.read_text("utf-8")) if output.exists() else {"rows": []}
+        record["environment"] = where = environment("cpu", torch.get_num_threads())
+        del where["stopped"]  # both models are in one process
+        write_json(output, record | {"rows": [*record["rows"], row]})
 
 
 def compare(
     ours: Any, batches: Iterator[Batch], steps: int, learning_rate: float, threads: int
-) -> None:
-    """Takes the same steps with both models and prints times and losses."""
+) -> dict[str, Any]:
+    """Takes the same steps with both models, prints times and losses, and returns them."""
     if threads:
         torch.set_num_threads(threads)
     models = (ours, reference_model(ours))
@@ -176,15 +196,25 @@ def compare(
     if not seconds[0]:
         raise typer.BadParameter("the text makes fewer batches than the warm-up takes")
     ratios = sorted(b / a for a, b in zip(*seconds, strict=True))
-    low, high = ratios[len(ratios) // 10], ratios[-1 - len(ratios) // 10]
-    padding = 1 - real / computed
-    print(f"{len(ratios)} steps, {padding:.0%} padding, {torch.get_num_threads()} threads")
-    print(f"ours {sum(seconds[0]):.1f} s, transformers sdpa {sum(seconds[1]):.1f} s")
-    middle, total = statistics.median(ratios), sum(seconds[1]) / sum(seconds[0])
-    print(f"times as fast: {total:.2f} (median step {middle:.2f}, 80 % in {low:.2f}–{high:.2f})")
-    print(f"largest difference of a loss: {max(gaps):.1e}, of the first ten {max(gaps[:10]):.1e}")
     peaks = [step_peak(model, given) for model in models]
-    print(f"memory of a step beyond weights and gradients: {peaks[0] / peaks[1]:.2f} of theirs")
+    row = {
+        "padding": 1 - real / computed,
+        "ours_ms": 1000 * statistics.median(seconds[0]),
+        "peer_ms": 1000 * statistics.median(seconds[1]),
+        "ratio": statistics.median(ratios),
+        "ratio_min": ratios[len(ratios) // 10],
+        "ratio_max": ratios[-1 - len(ratios) // 10],
+        "memory": peaks[0] / peaks[1],
+        "loss_error": max(gaps[:10]),
+    }
+    print(f"{len(ratios)} steps, {row['padding']:.0%} padding, {torch.get_num_threads()} threads")
+    print(f"a step: ours {row['ours_ms']:.0f} ms, transformers sdpa {row['peer_ms']:.0f} ms")
+    spread = f"{row['ratio_min']:.2f}–{row['ratio_max']:.2f}"
+    total = sum(seconds[1]) / sum(seconds[0])
+    print(f"times as fast: {total:.2f} (median step {row['ratio']:.2f}, 80 % in {spread})")
+    print(f"largest difference of a loss: {max(gaps):.1e}, of the first ten {max(gaps[:10]):.1e}")
+    print(f"memory of a step beyond weights and gradients: {row['memory']:.2f} of theirs")
+    return row
 
 
 def step_peak(model: Any, batch: Batch) -> int:
