@@ -66,6 +66,15 @@ CASES = {
 #: Runs of sentence vectors, and of a busy machine without and with OMP_WAIT_POLICY=passive.
 ENCODE = {"AVX-512": "minilm-encode-avx512", "AVX2": "minilm-encode-avx2"}
 BUSY = {"active": "minilm-busy", "passive": "minilm-busy-passive"}
+#: The run with llama.cpp, by `python -m benchmarks.text_models`, and the rows of its table.
+TEXTS = "minilm-texts"
+RIVALS = {
+    ("sentence-transformers", "float32"): "sentence-transformers, float32",
+    ("llama.cpp", "int8"): "llama.cpp, Q8_0",
+    ("optimized", "float32"): "`optimize`, float32",
+    ("optimized", "bfloat16"): '`optimize`, bfloat16 (`"auto"` here)',
+    ("optimized", "int8"): "`optimize`, int8",
+}
 #: The rows of the table of AVX-512 of full width: run, ours, case, peer and its precision.
 WIDE = (
     ("base-float32", "unchanged float32", "short", "upstream-sdpa", "float32"),
@@ -77,9 +86,8 @@ WIDE = (
     ("base-float32", "prepared float32", "sentence", "onnxruntime", "float32"),
     ("base-float32", "prepared float32", "sentence", "openvino", "float32"),
     ("base-lengths", "prepared float32", "full", "upstream-sdpa", "float32"),
-    ("base-half-and-int8", "prepared bfloat16", "short", "upstream-sdpa", "float32"),
-    ("base-half-and-int8", "prepared bfloat16", "short", "upstream-sdpa", "bfloat16"),
-    ("base-half-and-int8", "prepared int8", "short", "ctranslate2", "int8"),
+    ("base-half", "prepared bfloat16", "short", "upstream-sdpa", "float32"),
+    ("base-half", "prepared bfloat16", "short", "upstream-sdpa", "bfloat16"),
     ("minilm-encode", "TextEncoder float32", "encode", "sentence-transformers", "float32"),
     ("minilm-encode", "TextEncoder bfloat16", "encode", "sentence-transformers", "float32"),
 )
@@ -92,6 +100,7 @@ PEERS = {
 }
 OURS = "hf_bert_impl"
 PRECISIONS = ("float32", "bfloat16", "int8")
+VERSIONS = ("hf_bert_impl", "torch", "transformers", "onnxruntime", "openvino", "ctranslate2")
 SHORT = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8"}
 #: The columns of the chart. Its sizes are in pixels, and it stays readable at 390.
 COLUMNS = {"short": "padded batch", "sentence": "one sentence"}
@@ -170,7 +179,7 @@ def draw() -> str:
             )
             for label in sorted(columns[0], key=lambda name: -columns[0][name][0])
         ]
-    title = "Speed of BERT-base, each runtime in its fastest type"
+    title = "Speed of BERT-base, each runtime in its fastest measured type"
     note = "1 is transformers in float32. Two cores; longer is faster."
     return chart(title, [*COLUMNS.values()], groups, note)
 
@@ -279,8 +288,9 @@ def front_page() -> dict[str, str]:
         "claim": paragraph(
             f"The speed-up on a padded batch is {short['float32']} in float32, "
             f"where the outputs stay the same up to rounding ({worst['float32']:.0e}). "
-            f"It is {short['bfloat16']} in bfloat16 and {short['int8']} in int8, "
-            "although both change the numbers."
+            f"It is {short['bfloat16']} in bfloat16 and {short['int8']} in int8, but both change "
+            f"the numbers of a hidden state, by up to {worst['bfloat16']:.0e} "
+            f"and {worst['int8']:.0e}."
         ),
         "gain": paragraph(
             "On two cores of an AMD EPYC (Zen 4, AVX-512), `optimize` shortens this call from "
@@ -390,11 +400,30 @@ def tables() -> dict[str, str]:
         for size, head in TRAINED
     ]
     paddings = sorted({f"{row['padding']:.0%}".replace("%", " %") for row in steps})
+    text_rows = {
+        (row["case"], row["contestant"], row["dtype"]): row for row in read_run(TEXTS)["rows"]
+    }
+    rival_rows = []
+    for key, label in RIVALS.items():
+        mixed, single = (text_rows[case, *key] for case in ("mixed", "single"))
+        speed = [f"{mixed['ms']:,.0f}", f"{single['ms']:.1f}"]
+        rival_rows.append([label, *speed, f"{single['spearman']:.2f}", f"{single['error']:.0e}"])
     return {
         "busy": table(
             ["machine", "`OMP_WAIT_POLICY`", "prepared, ms", "transformers, ms"],
             [["busy" if row[0] == "busy" else "quiet", *row[1:]] for row in busy_rows],
         ),
+        "rivals": table(
+            [
+                "all-MiniLM-L6-v2",
+                "128 texts of 6 to 120 words, ms",
+                "one sentence, ms",
+                "Spearman, STS 2014",
+                "error of a vector",
+            ],
+            rival_rows,
+        ),
+        "runs": table(["processor", *VERSIONS, "runs"], run_rows()),
         "encode": table(["processor", "`dtype`", "speed-up", "error"], encode_rows),
         "wide": table(
             ["case", "ours", "compared with", "speed-up", "error, ours / theirs"], wide_rows
@@ -407,6 +436,22 @@ def tables() -> dict[str, str]:
         ),
         "peers": table(["processor", "`dtype`", "compared with", *CASES.values()], peer_rows),
     }
+
+
+def run_rows() -> list[list[str]]:
+    """The processors and versions of the runs behind all tables, with their runs."""
+    names = [
+        *(name for models in RUNS.values() for runs in models.values() for name in runs),
+        *(*ENCODE.values(), *BUSY.values(), *(run for run, *_ in WIDE)),
+        *(TEXTS, TRAINING, FIRST_EXAMPLE, FAMILIES),
+    ]
+    runs: dict[tuple[str, ...], list[str]] = {}
+    for name in dict.fromkeys(names):
+        facts = read_run(name)["environment"]
+        versions = (str(facts.get(package) or "–") for package in VERSIONS)
+        link = f"[{name}](../benchmarks/results/{name}.json)"
+        runs.setdefault((f"{facts['cpu']}, {facts['threads']} threads", *versions), []).append(link)
+    return [[*facts, ", ".join(links)] for facts, links in runs.items()]
 
 
 def find_row(

@@ -49,7 +49,9 @@ CASES = {
     "sentence": CaseKind("one sentence of 12 tokens", 1, _uniform(12, 12)),
     "queries": CaseKind(
         "64 queries one by one, lengths uniform over 5..40, time per query",
-        *(64, _uniform(5, 40), True),
+        rows=64,
+        lengths=_uniform(5, 40),
+        one_by_one=True,
     ),
     "encode": CaseKind("text to sentence vectors, including tokenization"),
 }

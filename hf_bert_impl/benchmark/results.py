@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from rich.text import Text
 
+import hf_bert_impl
 from hf_bert_impl.benchmark.cases import CASES
 from hf_bert_impl.benchmark.contest import CAN_STOP
 from hf_bert_impl.measuring.timing import cpu_name, instruction_set
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 RUNTIMES = ("torch", "transformers", "onnxruntime", "openvino", "ctranslate2")
-PACKAGES = ("hf_bert_impl", *RUNTIMES, "sentence-transformers")
+PACKAGES = (*RUNTIMES, "sentence-transformers", "llama-cpp-python")
 
 
 SHORT_DTYPES = {
@@ -141,6 +142,8 @@ def environment(device: str, threads: int) -> dict[str, Any]:
         "threads": threads,
         # Whether contestants are stopped between their turns.
         "stopped": CAN_STOP,
+        # Not from metadata: those of an editable install may be older than the code.
+        "hf_bert_impl": hf_bert_impl.__version__,
     }
     for package in PACKAGES:
         try:
