@@ -123,55 +123,50 @@ def accuracies(scores: Mapping[str, float], tests: int) -> None:
     figures.show(figure, f"Accuracy of {len(scores)} sentiment classifiers")
 
 
-def negations(odds: Mapping[str, np.ndarray], words: Sequence[str]) -> None:
-    """Draws what a "not" does to the log-odds of "positive", one panel for each classifier.
+def negated(shares: Mapping[str, Sequence[np.ndarray]], groups: Sequence[str]) -> None:
+    """Draws the share of correct sentences by group, mean of the seeds, minimum and maximum.
 
     Args:
-        odds: By classifier (words, 2), without and with "not".
-        words: The words that "not" precedes.
+        shares: By classifier, for each group the percentages of the seeds.
+        groups: The names of the groups.
     """
-    figure, axes = plt.subplots(
-        1, len(odds), figsize=(figures.PAGE, 0.8 + 0.3 * len(words)), sharey=True
+    figure, axis = plt.subplots(figsize=(figures.PAGE, 3.6))
+    for offset, (name, values) in zip((-0.2, 0.2), shares.items(), strict=True):
+        places, means = np.arange(len(groups)) + offset, np.array([v.mean() for v in values])
+        spread = [means - [v.min() for v in values], [v.max() for v in values] - means]
+        axis.bar(places, means, width=0.38, label=name)
+        axis.errorbar(places, means, yerr=spread, fmt="none", color="#444444", capsize=4)
+        for place, mean in zip(places, means, strict=True):
+            axis.text(place, 4, f"{mean:.0f}", ha="center", color="white", fontsize=11)
+    axis.axhline(50, color="black", linestyle="--", linewidth=1, label="a coin")
+    axis.set_xticks(range(len(groups)), groups)
+    axis.grid(axis="x", visible=False)
+    axis.set(
+        title="Correct test sentences (bar: mean of the seeds; line: minimum to maximum)",
+        xlabel="group (number of sentences)",
+        ylabel="correct (%)",
+        ylim=(0, 112),
     )
-    places = np.arange(len(words))
-    for axis, (name, values) in zip(axes, odds.items(), strict=True):
-        axis.axvline(0, color="black", linewidth=1)
-        for place, (plain, negated) in enumerate(values):
-            style = {"arrowstyle": "-|>", "color": "#777777"}
-            axis.annotate("", (negated, place), (plain, place), arrowprops=style)
-        axis.scatter(values[:, 0], places, s=26, label="the film is …", zorder=3)
-        axis.scatter(values[:, 1], places, s=26, marker="s", label="the film is not …", zorder=3)
-        edge = 1.1 * np.abs(values).max()
-        axis.set_xlim(-edge, edge)
-        axis.set_title(name.replace(" ", "\n", 1))
-    axes[0].set_yticks(places, words)
-    axes[0].invert_yaxis()
-    figure.supxlabel("log-odds of “positive” (left of the line: negative)")
-    figure.supylabel("word")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper right", ncols=2)
-    figure.suptitle("What “not” changes", x=0.12)
-    figures.show(figure, "The log-odds of positive words with and without a negation")
+    axis.legend(ncols=3, loc="upper center")
+    figures.show(figure, "Correct sentences with and without a negation, by mean and attention")
 
 
 def heads(weights: np.ndarray, words: Sequence[str], title: str) -> None:
-    """Draws the attention of four heads, (4, words, words)."""
-    figure, axes = plt.subplots(1, 4, figsize=(figures.PAGE, 3.3), sharey=True)
-    for number, (axis, head) in enumerate(zip(axes, weights, strict=True)):
+    """Draws the attention of four heads, (4, words, words), two in a row."""
+    figure, axes = plt.subplots(2, 2, figsize=(figures.PAGE, 7.2), sharex=True, sharey=True)
+    for number, (axis, head) in enumerate(zip(axes.flat, weights, strict=True)):
         figures.heat_map(
-            axis, head, x="key", y="query" if number == 0 else "", bar="", columns=words,
-            rows=words, limits=(0, 1),
+            axis, head, x="key" if number > 1 else " ", y=" " if number % 2 else "query", bar="",
+            columns=words, rows=words, limits=(0, 1),
         )  # fmt: skip
         for (row, column), value in np.ndenumerate(head):
             colour = "black" if value > 0.6 else "white"
-            axis.text(
-                column, row, f"{value:.1f}".lstrip("0"), ha="center", va="center", color=colour
-            )
+            if value >= 0.05:
+                text = f"{value:.1f}".lstrip("0")
+                axis.text(column, row, text, ha="center", va="center", color=colour)
         axis.set_title(f"head {number}")
-        if number:
-            axis.set_ylabel(" ")
     figure.suptitle(title)
-    figures.show(figure, "Attention of four heads on a sentence with a negation")
+    figures.show(figure, "Attention of four heads on a sentence with negations")
 
 
 def reach(by_distance: ArrayLike, distances: Sequence[int]) -> None:
