@@ -5,8 +5,8 @@
     python tests/affected.py --table    # the table of CONTRIBUTING.md
 
 A test file is affected if it is changed itself, imports a changed module or one that imports it,
-uses a changed helper or `conftest.py`, or names a changed file, such as setup.cfg. `make affected`
-runs them, in both tiers.
+uses a changed helper or `conftest.py`, or names a changed file or its folder of fixtures.
+`make affected` runs them, in both tiers.
 """
 
 import functools
@@ -31,6 +31,8 @@ IMPORTED = {
 TEXTS = {path: path.read_text("utf-8") for path in sorted((ROOT / "tests").rglob("*.py"))}
 #: Their options apply to all tests.
 FOR_ALL = (ROOT / "pyproject.toml", ROOT / "tests/conftest.py")
+#: A changed file below counts by its folder's name.
+FIXTURES = ROOT / "tests/fixtures"
 #: It runs the blocks of all pages.
 PAGES = Path("tests/test_examples.py")
 #: Places that a line of the table names.
@@ -45,18 +47,23 @@ def affected_by(changed: set[Path]) -> list[Path]:
     names = {path.stem.removeprefix("test_") for path in changed} | {
         m.split(".")[-1] for m in modules
     }
-    helpers = users_of(changed)
     others = {path.name for path in changed if path.suffix != ".py"}
+    others |= {path.relative_to(FIXTURES).parts[0] for path in changed if FIXTURES in path.parents}
+    helpers = users_of(changed | {path for path in TEXTS if named_in(path, others)})
     return [
         test
         for test, imported in IMPORTED.items()
         if ROOT / test in changed | helpers
         or imported & modules
         or test.stem.removeprefix("test_") in names
-        or any(name in TEXTS[ROOT / test] for name in others)
         or changed.intersection(FOR_ALL)
         or (test == PAGES and any(name.endswith(".md") for name in others))
     ]
+
+
+def named_in(path: Path, names: set[str]) -> bool:
+    """Whether a file of tests has one of these words."""
+    return any(name in TEXTS[path] for name in names)
 
 
 def users_of(changed: set[Path]) -> set[Path]:

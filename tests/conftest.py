@@ -185,6 +185,19 @@ def largest_file(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
 
 
 @pytest.fixture
+def write(tmp_path: Path) -> Callable[[str, str | bytes], Path]:
+    """Writes a file of text or bytes; gives its path."""
+
+    def write(name: str, content: str | bytes) -> Path:
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return file
+
+    return write
+
+
+@pytest.fixture
 def save_tiny(tmp_path: Path) -> Callable[..., Path]:
     """Saves a random model of a class as a folder of that name; see `save_checkpoint`."""
     from tests.support.checkpoints import save_checkpoint

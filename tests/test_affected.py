@@ -20,6 +20,7 @@ def test_the_table_of_contributing():
         ("tests/support/checkpoints.py", {"tests/test_auto.py", "tests/cli/test_evaluate.py"}),
         ("tests/training/conftest.py", {"tests/training/test_pretraining_resumed.py"}),
         ("setup.cfg", {"tests/test_packaging.py"}),
+        ("tests/fixtures/command_line/bad/null.jsonl", {"tests/cli/test_snapshots.py"}),
         ("docs/fine-tune.md", {"tests/test_examples.py"}),
         ("hf_bert_impl/training/launch.py", {"tests/training/test_finetuning_distributed.py"}),
     ],

@@ -43,15 +43,6 @@ def test_a_path_that_does_not_exist(name):
         refuses(OSError, f"^There is no folder {path}. Give a folder", open_it, path)
 
 
-def test_missing_files(folder):
-    (folder / "model.safetensors").unlink()
-    refuses(OSError, r"no weights .model.safetensors", load, folder)
-    (folder / "config.json").unlink()
-    refuses(OSError, r"no config.json", load, folder)
-    shutil.rmtree(folder)
-    refuses(ValueError, "There is no folder", load, folder)
-
-
 def test_sizes_that_do_not_fit(folder):
     said = r"classifier.bias is \(3,\), the model has \(5,\)"
     refuses(ValueError, said, load, folder, num_labels=5)

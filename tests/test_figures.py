@@ -4,8 +4,6 @@ import pytest
 
 from hf_bert_impl import figures
 
-pytest.importorskip("matplotlib", reason="pip install -e '.[train]'")
-
 
 @pytest.mark.parametrize(("ending", "signature"), [("png", b"\x89PNG"), ("pdf", b"%PDF")])
 def test_a_figure_in_every_format(tmp_path, ending, signature):

@@ -122,7 +122,6 @@ def with_code(save_tiny, marker):
 def test_no_command_runs_it_or_asks(
     with_code, marker, tmp_path, model_type, tokenizer_class, statuses
 ):
-    pytest.importorskip("datasets", reason="pip install -e '.[train]'")
     lm = with_code("BertForMaskedLM", model_type, tokenizer_class)
     qa = with_code("BertForQuestionAnswering", model_type, tokenizer_class)
     texts = tmp_path / "texts.txt"

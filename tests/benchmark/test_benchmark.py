@@ -4,18 +4,15 @@ import importlib.util
 import io
 import json
 import re
-import signal
 from pathlib import Path
 from typing import ClassVar
 
-import psutil
 import pytest
 import torch
 from rich.console import Console
 
 from hf_bert_impl.benchmark import cases
 from hf_bert_impl.benchmark.cases import Unavailable
-from hf_bert_impl.benchmark.contest import Contestant
 from hf_bert_impl.benchmark.contestants import States
 from hf_bert_impl.benchmark.peers import PEERS, PRECISIONS, Settings, Source, check_peer
 from hf_bert_impl.benchmark.results import Row
@@ -53,32 +50,12 @@ def test_the_help_names_every_case_peer_and_precision():
 
 
 @pytest.mark.slow
-def test_a_whole_run(monkeypatch):
-    """On a tiny model, with upstream and itself: the rows, the report and the contestants."""
-    everyone = []
-    ask = Contestant.ask
-
-    def watched(self, *words):
-        everyone.extend([self] * (self not in everyone))
-        answer = ask(self, *words)
-        waiting = [psutil.Process(one.process.pid) for one in everyone if one.is_alive]
-        assert {one.status() for one in waiting} == {psutil.STATUS_STOPPED}
-        return answer
-
-    monkeypatch.setattr(Contestant, "ask", watched)
+def test_a_whole_run():
+    """On a tiny model, with upstream and itself: the rows, the report and what is missing."""
     peers = "unchanged,upstream-sdpa,sentence-transformers"
     few = {"rounds": 2, "threads": 1, "quick": True}
     benchmark = Benchmark(TINY, Settings("short,sentence,queries,encode", peers, **few))
     results = benchmark.run()
-    names = [(one.name, one.dtype) for one in everyone]
-    # Upstream's eager attention is the reference. sentence-transformers cannot take random weights.
-    assert names == [
-        ("upstream-eager", "float32"),
-        *(("unchanged", "float32"), ("prepared", "float32")),
-        *(("upstream-sdpa", "float32"), ("unchanged", "float32")),
-        ("sentence-transformers", "float32"),
-    ]
-    assert {one.process.returncode for one in everyone} == {-signal.SIGKILL}
     assert not Path(benchmark.scratch).exists()
 
     sides = {
@@ -94,7 +71,7 @@ def test_a_whole_run(monkeypatch):
         assert row.ratio_min <= row.ratio <= row.ratio_max
         assert row.ours_ms > 0 < row.peer_ms
         assert 0 < row.ours_error < 2e-5 > row.peer_error > 0
-    (missing,) = results.missing
+    (missing,) = results.missing  # sentence-transformers cannot take random weights
     assert (missing.peer, missing.case) == ("sentence-transformers", "encode")
     assert results.kernels.keys() == {"float32"}
 

@@ -14,7 +14,6 @@ WORDS = (*SPECIAL_TOKENS, *MADE_UP.split())
 @pytest.fixture
 def source(tmp_path, monkeypatch):
     """A bare BERT with a tokenizer of the random words."""
-    pytest.importorskip("sentence_transformers")
     monkeypatch.delenv("HF_BERT_DATA", raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     folder = save_checkpoint(

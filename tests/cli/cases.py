@@ -1,14 +1,15 @@
 """Every command with small data: what the suites over all commands run."""
 
-import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from hf_bert_impl.cli import app
+from tests.encoders.cases import save_family
 from tests.support.checkpoints import save_checkpoint
-from tests.support.damage import fields, save_usable, write
+from tests.support.damage import fields, save_usable
 from tests.tasks.senteval_folder import write_senteval
 
 
@@ -73,49 +74,8 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "tagger": ("BertForTokenClassification", {"id2label": {0: "O", 1: "B-x"}}),
     "bare": ("BertForMaskedLM", {"tokenizer": False}),
 }
-TEXTS = "the river rose over night .\nnice to meet you .\n\nthe night , a river .\n" * 3
-QUESTION = {"id": "x", "question": "the river", "context": "the river rose over night"}
-ANSWER = {"text": "rose", "answer_start": 10}
-ASKED = {"id": "1", "question": "the river", "answers": [ANSWER]}
-PARAGRAPH = {"context": "the river rose over night .", "qas": [ASKED]}
-RECORDS = [{"text": "the river rose", "label": "a"}, {"text": "nice to meet", "label": "b"}] * 6
-FILES: dict[str, Any] = {
-    "texts.txt": TEXTS,
-    "texts.jsonl": json.dumps({"text": "the river rose. nice to meet you."}) + "\n",
-    "labels.tsv": "nice to meet\ta\nthe river rose\tb\n" * 6,
-    "labels.jsonl": "".join(json.dumps(record) + "\n" for record in RECORDS),
-    "numbers.tsv": "1\tnice\n2\ta\n",
-    "sts.tsv": "1.0\tthe river\tnice to\n3.0\tmeet you\tmeet you\n2.0\tnight and\tthe a\n",
-    "tags.conll": "nice\tO\nriver\tB-x\n",
-    "squad.json": {"version": "1.1", "data": [{"title": "x", "paragraphs": [PARAGRAPH]}]},
-    "squad2.json": {"version": "v2.0", "data": [{"title": "x", "paragraphs": [PARAGRAPH]}]},
-    "predictions.json": {"1": "rose"},
-    "questions.jsonl": json.dumps(QUESTION) + "\n",
-    "run.yaml": "cache_dir: cache\n",
-    # For errors.
-    "empty.txt": "",
-    "empty.json": {"version": "v2.0", "data": []},
-    "latin.txt": b"caf\xe9\n",
-    "line.txt": "nice to meet you\n",
-    "unknown.txt": "xyz\n",
-    "table.csv": 'review,sentiment\n"a low, low river",positive\n' * 2,
-    "question.jsonl": '\n{"question": "a"}',
-    "others.json": {"x": "y"},
-    "header.tsv": "id\tsentence\tmood\n99\ta\tb\n",
-    "one.tsv": "text\tlabel\nnice\t1\n",
-    "full/mine.txt": "mine",
-    "mine.npy": "mine",
-    "mine.html": "mine",
-    "mine.json": "mine",
-    "mine.png": "mine",
-    "stride.yaml": "doc_stride: 9",
-    "model.yaml": "config: BertModel",
-    "unknown.yaml": "max_length: 16\nlearning-rate: 1",
-    "type.yaml": "doc_stride: many\nlogging_steps: 2.5",
-    "list.yaml": "- packing",
-    "broken.yaml": "packing: [",
-    "vocab/vocab.txt": "nice to meet you\n",
-}
+#: Files that the commands read; those in `bad/` cannot be read.
+FILES = Path(__file__).parents[1] / "fixtures" / "command_line"
 
 
 def make_place(place: Path) -> Path:
@@ -124,11 +84,12 @@ def make_place(place: Path) -> Path:
         save_usable(place / name, name)
     for folder, (name, options) in OTHERS.items():
         save_checkpoint(place / folder, name, **options)
+    for folder in ("roberta", "unknown"):  # of other architectures
+        save_family(place / folder, "RobertaModel")
+    fields("config.json", model_type="new")(place / "unknown")
     for folder in (*MODELS, *OTHERS):
         fields("config.json", return_dict=False)(place / folder)
-    for name, content in FILES.items():
-        (place / name).parent.mkdir(exist_ok=True)
-        write(name, content)(place)
+    shutil.copytree(FILES, place, dirs_exist_ok=True)
     for name in ("new", "folder.npy"):
         (place / name).mkdir()
     write_senteval(place / "senteval")

@@ -3,8 +3,6 @@
 import json
 import re
 
-import pytest
-
 
 def data_of(file):
     text = file.read_text(encoding="utf-8")
@@ -33,7 +31,6 @@ def test_layers_and_heads(hf_bert, save_tiny, tmp_path):
 
 
 def test_picture(hf_bert, save_tiny, tmp_path):
-    pytest.importorskip("matplotlib")
     file = tmp_path / "picture.png"
     assert hf_bert("attention", save_tiny(), "the river", "--plot", file).status == 0
     assert file.read_bytes().startswith(b"\x89PNG")

@@ -11,7 +11,6 @@ QUICK = ("--random", "tiny", "--cases", "sentence", "--rounds", "1", "--threads"
 
 @pytest.mark.slow
 def test_text_to_vectors(hf_bert, save_tiny, tmp_path, monkeypatch):
-    pytest.importorskip("sentence_transformers")
     monkeypatch.delenv("HF_BERT_DATA", raising=False)
     arguments = ("--cases", "encode", "--dtype", "int8", "--threads", "1", "--quick")
     file = tmp_path / "results.json"

@@ -3,11 +3,9 @@
 import json
 
 import pytest
+from pyarrow.parquet import read_table
 
 from tests.distributed.results import finished, rejects
-
-pytest.importorskip("pyarrow", reason="pip install -e '.[train]'")
-from pyarrow.parquet import read_table
 
 TEXTS = ["nice to meet you", "the river rose", "", "over night ."]
 KEYS = ["k0", "k1", "k2", "k3"]

@@ -11,20 +11,6 @@ from hf_bert_impl.inference import packed_loop
 from hf_bert_impl.tasks import base, pseudo_perplexity
 from tests.cli.cases import RUNS
 
-pytest.importorskip("sklearn", reason="pip install -e '.[train]'")
-pytest.importorskip("matplotlib", reason="pip install -e '.[train]'")
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write(name, text):
-        file = tmp_path / name
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(text)
-        return file
-
-    return write
-
 
 def test_sts(hf_bert, write, save_tiny, tmp_path):
     folder = write("sts/a.tsv", "5\tnice\tnice\n1\tthe river\tnight\n").parent

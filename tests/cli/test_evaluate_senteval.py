@@ -7,8 +7,6 @@ import pytest
 
 from tests.tasks.senteval_folder import write_senteval
 
-pytest.importorskip("sklearn", reason="pip install -e '.[train]'")
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):

@@ -5,30 +5,21 @@ import json
 import numpy as np
 import pytest
 import transformers
+from pyarrow.parquet import read_table
 from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
 
 from hf_bert_impl.encoders.forward import Forward
 from hf_bert_impl.inference.loading import load_tokenizer
-from tests.encoders.cases import random_stock
-from tests.support.checkpoints import WORDS, save_checkpoint
+from tests.encoders.cases import save_family
 
 TEXTS = ["nice to meet you", "the river rose over night and the river , a rose .", "the river"]
 
 
 @pytest.fixture
 def save(tmp_path):
-    """Saves a random stock model of a class with the words of `WORDS`; gives its folder."""
-    save_checkpoint(tmp_path / "words")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "words")
-
-    def saved(name, **fields):
-        fields = {"vocab_size": len(WORDS), "pad_token_id": 0, "type_vocab_size": 2} | fields
-        folder = tmp_path / name
-        random_stock(name, 3, max_position_embeddings=40, **fields).save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        return folder
-
-    return saved
+    """Saves a random stock model of a class; gives its folder."""
+    return lambda name, **fields: save_family(tmp_path / name, name, **fields)
 
 
 @pytest.fixture(params=("Roberta", "Electra", "DistilBert", "MPNet", "Ernie", "ModernBert"))
@@ -64,8 +55,7 @@ def test_embed(hf_bert, save, prefix, packed, tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
     result = hf_bert("embed", folder, tmp_path / "texts.txt", "-o", tmp_path / "vectors.npy")
     assert result.status == 0 and packed
-    sentences = pytest.importorskip("sentence_transformers")
-    expected = sentences.SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
     np.testing.assert_allclose(np.load(tmp_path / "vectors.npy"), expected, atol=2e-5)
 
 
@@ -76,8 +66,9 @@ def test_classify_answer_and_fill(hf_bert, save, prefix, packed, tmp_path):
     result = hf_bert("classify", classifier, tmp_path / "texts.txt", "-o", output)
     assert result.status == 0 and packed
     pipe = transformers.pipeline("text-classification", model=str(classifier), device="cpu")
-    read = pytest.importorskip("pyarrow.parquet").read_table
-    rows = [row for part in sorted(output.glob("*.parquet")) for row in read(part).to_pylist()]
+    rows = [
+        row for part in sorted(output.glob("*.parquet")) for row in read_table(part).to_pylist()
+    ]
     assert len(rows) == len(TEXTS), (rows, list(output.iterdir()), result)
     for row, text in zip(rows, TEXTS, strict=True):
         (expected,) = pipe(text)
@@ -125,37 +116,6 @@ def test_evaluate(hf_bert, save, task, name, file, options, packed, tmp_path):
     assert json.loads(result.out) and packed
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("convert", "-o", "new"),
-        ("push", "me/x", "--dry-run", "new"),
-        ("export", "-o", "new"),
-        ("attention", "the", "-o", "new.html"),
-    ],
-)
-def test_commands_of_bert(hf_bert, save, one_error_line, command, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    name, *rest = command
-    result = hf_bert(name, save("RobertaModel"), *rest)
-    one_error_line(result, "roberta")
-
-
-def test_other_architectures(hf_bert, save, one_error_line, tmp_path):
-    folder = save("RobertaModel")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"model_type": "new"}))
-    one_error_line(hf_bert("verify", folder), "has model_type 'new'", "encoders of transformers")
-    result = hf_bert("verify", save("ElectraModel"), "--head", "next-sentence")
-    one_error_line(result, "There is no ElectraForNextSentencePrediction")
-
-
-def test_weights_that_are_missing(hf_bert, save, one_error_line):
-    folder = save("RobertaModel")
-    result = hf_bert("fill-mask", folder, "nice to [MASK] you")
-    one_error_line(result, "lm_head")
-
-
 def test_embed_needs_the_encoder_alone(hf_bert, save, prefix, one_error_line, tmp_path):
     """The pooler may be missing. A layer's weight may be neither missing nor of another size."""
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
@@ -183,7 +143,6 @@ def test_embed_needs_the_encoder_alone(hf_bert, save, prefix, one_error_line, tm
     ],
 )
 def test_what_is_served(save, name, task):
-    pytest.importorskip("sentence_transformers")
     from hf_bert_impl.serving.model_worker import task_of
 
     assert task_of(str(save(name, num_labels=2))) == task

@@ -7,9 +7,6 @@ import pytest
 
 import hf_bert_impl
 
-pytest.importorskip("sklearn", reason="pip install -e '.[train]'")
-pytest.importorskip("matplotlib", reason="pip install -e '.[train]'")
-
 
 @pytest.fixture
 def data(tmp_path):

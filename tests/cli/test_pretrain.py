@@ -7,9 +7,6 @@ import pytest
 from hf_bert_impl import BertForMaskedLM, BertForPreTraining
 from tests.support.checkpoints import SPECIAL_TOKENS
 
-pytest.importorskip("datasets", reason="pip install -e '.[train]'")
-pytest.importorskip("tensorboard", reason="pip install -e '.[train]'")
-
 WORDS = ("nice", "to", "meet", "you", "the", "river", "rose")
 
 

@@ -9,12 +9,7 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
-
 from tests.cli.cases import APP, COMMANDS, tree
-
-for library in ("sklearn", "datasets", "tensorboard", "matplotlib", "pyarrow"):
-    pytest.importorskip(library, reason="pip install -e '.[train]'")
 
 FOLDER = Path(__file__).parent / "snapshots"
 GROUPS = sorted(name for name, command in APP.commands.items() if hasattr(command, "commands"))

@@ -1,24 +1,11 @@
-"""Fixtures: files to read, and tokenizers of a few words."""
+"""Tokenizers of a few words."""
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import pytest
 
 from hf_bert_impl import BertTokenizer
 from tests.support.checkpoints import SPECIAL_TOKENS
-
-
-@pytest.fixture
-def write(tmp_path) -> Callable[[str, str | bytes], Path]:
-    """Write a file of text or bytes."""
-
-    def write(name: str, content: str | bytes) -> Path:
-        file = tmp_path / name
-        file.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return file
-
-    return write
 
 
 @pytest.fixture(scope="session")

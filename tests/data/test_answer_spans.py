@@ -79,21 +79,6 @@ def test_best_spans_are_those_of_the_definition(total, length, stride, max_answe
     assert math.log(ratio) == pytest.approx(-found.null_score_diff)
 
 
-def test_probabilities_in_one_window():
-    """P(start)·P(end) over the context and [CLS], as transformers 4 has it."""
-    windows = windows_of("the cat sat .")
-    [start], [end] = random_logits(windows, np.random.default_rng(5))
-    kept = [0, 5, 6, 7, 8]  # without the question and [SEP]
-    p_start, p_end = np.exp(start), np.exp(end)
-    p_start, p_end = p_start / p_start[kept].sum(), p_end / p_end[kept].sum()
-    found = best_answers(windows, [start], [end], top_k=99)
-    assert len(found.spans) == 10
-    for span in found.spans:
-        first, last = windows[0].positions(span.start, span.end)
-        assert span.probability == pytest.approx(p_start[first] * p_end[last])
-    assert found.null_probability == pytest.approx(p_start[0] * p_end[0])
-
-
 # --- words -----------------------------------------------------------------------------------
 
 

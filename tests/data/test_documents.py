@@ -67,26 +67,6 @@ def test_files_of_a_folder_are_documents(tmp_path):
         assert list(read_documents([tmp_path], layout)) == [["Bad."], SENTENCES]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "layout", "words"),
-    [
-        ("a.txt", b"fine\n\xff\xfe\n", "sentences", "line 2 of .* is not UTF-8"),
-        ("a.jsonl", b'{"text": "a"}\n{"txt": "b"}\n', "sentences", "line 2 of .* 'text'"),
-        ("a.txt", b"A\tB\n\nno tab\n", "pairs", "line 3 of .* Write two sentences with a tab"),
-        ("a.txt", b"\tb\n", "pairs", "line 1 of .* Write two sentences"),
-        ("a.csv", b"text\nA\n", "pairs", "has records, which are documents and no pairs"),
-        ("a.txt", b"", "sentences", r"a\.txt is empty\. .*fill it"),
-        ("none.txt", None, "sentences", "There is no file"),
-        (".", None, "sentences", "is a folder, and not one that datasets wrote"),
-    ],
-)
-def test_wrong_files(write, tmp_path, name, content, layout, words):
-    file = tmp_path / name if content is None else write(name, content)
-    with pytest.raises((ValueError, FileNotFoundError), match=words):
-        check_files([file])
-        list(read_documents([file], layout))
-
-
 def test_digest_is_of_content(write):
     one = content_digest([write("1.txt", "text")])
     assert one == content_digest([write("2.txt", "text")])

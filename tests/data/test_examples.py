@@ -89,13 +89,6 @@ def test_all_text_is_met():
     assert met == {token for document in documents for token in document.ids.tolist()}
 
 
-def test_wrong_input():
-    with pytest.raises(ValueError, match=r"there is only one\. Give at least 2 documents"):
-        pairs_of(corpus(documents=1))
-    with pytest.raises(ValueError, match="max_length=4 is too short"):
-        pairs_of(corpus(), max_length=4)
-
-
 # --- pairs that the text has -----------------------------------------------------------------
 
 

@@ -21,8 +21,6 @@ from hf_bert_impl.data.pretraining_data import (
     tokenize_documents,
 )
 
-datasets = pytest.importorskip("datasets", reason="pip install -e '.[train]'")
-
 WORDS = tuple(f"w{number}" for number in range(60))
 PAIRS = ExampleOptions(max_length=31)
 SPANS = ExampleOptions(objective="mlm", max_length=31)

@@ -78,45 +78,6 @@ def test_versions(save, version, more, expected):
     assert read_squad(save(value)).version == expected
 
 
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (("cat", 8), "'cat' to question q7 .* not at its answer_start 8, .* begins at 7"),
-        (("Anna", 20), "begins at 38"),  # the nearer one of two
-        (("cat", -1), "answer_start -1, where the context has ''"),
-        (("mouse", 7), "nowhere in the context"),
-    ],
-)
-def test_answers_that_are_not_at_their_place(save, answer, message):
-    file = save(content(entry("q6"), entry("q7", answers=[answer])))
-    with pytest.raises(ValueError, match=message):
-        read_squad(file)
-    squad = read_squad(file, check_places=False)
-    assert squad.questions[1].answers[0].text == answer[0]
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        ("", "squad.json is empty"),
-        (b'{"data": "\xe9"}', "is not UTF-8"),
-        ({"data": []}, "holds no questions"),
-        ({"data": [{"paragraphs": [{"qas": []}]}]}, r"'context' of paragraph 0 of data\[0\]"),
-        (content({"question": "q", "answers": []}), "'id' of a question in paragraph 0"),
-        (content({"id": "a", "question": "q"}), "'answers' of question a of .* is not there"),
-        (content(entry("a", answers=[]), context=""), "the context of question a .* is empty"),
-        (content(entry("a", answers=[("", 3)])), "an answer to question a of .* is empty"),
-        (content(entry("a"), entry("a")), "the id 'a' is there twice"),
-        (content(entry("a", is_impossible=True)), "question a .*is_impossible and has answers"),
-        (None, "There is no file"),
-    ],
-)
-def test_files_that_are_refused(tmp_path, save, value, words):
-    with pytest.raises(ValueError, match=words) as caught:
-        read_squad(tmp_path / "none.json" if value is None else save(value))
-    assert "\n" not in str(caught.value)
-
-
 # --- rows of a data set ----------------------------------------------------------------------
 
 

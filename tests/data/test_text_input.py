@@ -6,14 +6,16 @@ import gzip
 import json
 import lzma
 
+import datasets
+import pandas
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from hf_bert_impl.data.documents import read_texts
 from hf_bert_impl.data.task_files import read_rows
 from hf_bert_impl.data.text_input import check_record_text, read_records, sound
 from hf_bert_impl.errors import InputError, InputNote
-from hf_bert_impl.inference.question_file import read_questions
-from hf_bert_impl.tasks.base import Columns
 from hf_bert_impl.tasks.masked_lm import MaskedLanguageModeling
 
 TEXTS = ["a, b", 'say "hi"', "two\r\nlines", "café 👍", "", "NA", "7"]
@@ -47,10 +49,7 @@ def write(folder, name, texts=None, columns=("no", "text")):
     file, low = folder / name, name.lower()
     packing = next((it for it in PACKED if low.endswith(it)), "")
     if ".parquet" in low:
-        arrow = pytest.importorskip("pyarrow", reason="pip install -e '.[train]'")
-        from pyarrow import parquet
-    if ".parquet" in low:
-        parquet.write_table(arrow.Table.from_pylist(rows), file)
+        parquet.write_table(pyarrow.Table.from_pylist(rows), file)
     elif ".csv" in low:
         with file.open("w", encoding="utf-8-sig", newline="") as stream:
             csv.writer(stream).writerows([columns, *(row.values() for row in rows)])
@@ -79,47 +78,6 @@ def test_every_form(tmp_path, name):
     if name.lower().startswith("list"):
         place = "record 2"
     assert records[2][0] == f"{place} of {file}"
-
-
-#: How each command reads the texts of a file.
-READERS = {
-    "embed": lambda file: [row.error or row.values for row in read_records(file, "text")],
-    "finetune": lambda file: [row.values[1] for row in read_rows(file, ["no", "text"])],
-    "masked-lm": lambda file: [
-        it.text for it in MaskedLanguageModeling(Columns("text")).read(file)
-    ],
-    "pretrain": lambda file: list(read_texts(file, "text")),
-    "answer": lambda file: list(read_questions(file, None)),
-}
-
-
-@pytest.mark.parametrize("command", READERS)
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("a.XLSX", b"PK", r"a\.XLSX ends in \.xlsx\. Supported: .*save it as"),
-        ("a.jsonl.zst", b"", r"a\.jsonl\.zst ends in \.zst\. Supported: .*Unpack it"),
-        ("a.parquet.gz", b"", r"ends in \.parquet\.gz\. Supported: .*Unpack it"),
-        ("a.parquet", b"text\nx\n", r"a\.parquet cannot be read as Parquet"),
-        ("a.json", b'[{"text": "x"}', r"a\.json is not JSON"),
-        ("a.jsonl", b'{"text": \n', r"line 1 of .*a\.jsonl is not JSON"),
-        ("a.jsonl", b"\n3\n", r"line 2 of .*a\.jsonl holds a int. Give an object with 'te?"),
-        ("list.json", b"[3]", r"record 0 of .*list\.json holds a int. Give an object with"),
-        ("a.csv.gz", b"text\nx\n", r"a\.csv\.gz cannot be unpacked"),
-        ("none.csv", None, r"There is no file .*none\.csv"),
-    ],
-)
-def test_every_command_says_the_same_of_a_bad_file(tmp_path, name, content, words, command):
-    if "parquet" in name:
-        pytest.importorskip("pyarrow", reason="pip install -e '.[train]'")
-    file = tmp_path / name
-    if content is not None:
-        file.write_bytes(content)
-    words = words.replace("'te?", "'question'" if command == "answer" else "'(no|text)'")
-    with pytest.raises(ValueError, match=words) as caught:
-        records = READERS[command](str(file))
-        raise next(it for it in records if isinstance(it, ValueError))  # of a tolerant reader
-    assert "\n" not in str(caught.value)
 
 
 def test_lines_without_a_column_are_texts(tmp_path):
@@ -168,29 +126,6 @@ def test_a_name_in_the_first_line_wins_over_a_number(
     assert note in notes
 
 
-GZIP = gzip.compress(b"text\na\n", mtime=0)
-
-
-@pytest.mark.parametrize(
-    ("name", "column", "content", "words"),
-    [
-        ("a.csv", "text", b"text,id\na,1\nb\n", "line 3 of .* has 1 fields, the first line 2"),
-        ("a.csv", "text", b'text,id\n"a,1\n', "line 2 of .* is no CSV"),
-        ("a.csv", "text", b"text,id\na,1\n\xe9,2\n", "line 3 of .* is not UTF-8, like 1 of 2"),
-        ("a.csv", "2", b"x,7\ny,8\n", "no column '2'. Use one of '0', '1'"),
-        ("a.csv.gz", "text", GZIP[:-9], "cannot be unpacked .Compressed file ended"),
-        ("a.jsonl", None, b'{"text": "a"}\n\n{"body": "b"}', "line 3 .* 'text'. Use one of 'body'"),
-        ("a.jsonl", None, b'{"text": "a"}\n{"text": null}\n', "line 2 of .* has nothing .null."),
-        ("a.jsonl", None, b'{"text": "\\ud800"}', "line 1 of .* surrogate"),
-    ],
-)
-def test_what_is_wrong_is_said_with_its_place(tmp_path, name, column, content, words):
-    file = tmp_path / name
-    file.write_bytes(content)
-    with pytest.raises(ValueError, match=words):
-        list(read_texts(file, column))
-
-
 @pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.tsv", "a.jsonl", "list.json", "a.parquet"])
 @pytest.mark.parametrize("place", [2, 397])
 def test_bytes_that_are_not_utf8(tmp_path, name, place):
@@ -202,9 +137,6 @@ def test_bytes_that_are_not_utf8(tmp_path, name, place):
         file.write_text("".join(f"{text}\n" for text in texts))
     file.write_bytes(file.read_bytes().replace(b"-E9-", b"\xc9---"))
     if name == "a.parquet":
-        import pyarrow
-        from pyarrow import parquet
-
         content = pyarrow.array([text.encode().replace(b"-E9-", b"\xc9---") for text in texts])
         table = pyarrow.table({"text": content.view(pyarrow.string())})
         parquet.write_table(table, file, row_group_size=70)
@@ -252,7 +184,6 @@ LITERAL = [
 @pytest.mark.parametrize("rows", QUOTED)
 @pytest.mark.parametrize("plain", [0, 3000])
 def test_tsv_as_pandas_writes_it(tmp_path, rows, plain):
-    pandas = pytest.importorskip("pandas")
     rows = [("p", "plain")] * plain + rows
     file = tmp_path / "a.tsv"
     pandas.DataFrame(rows, columns=["n", "text"]).to_csv(file, sep="\t", index=False)
@@ -271,25 +202,21 @@ def test_tsv_without_quotes(tmp_path, content):
 
 
 def test_nulls_and_numbers_in_parquet(tmp_path):
-    arrow = pytest.importorskip("pyarrow", reason="pip install -e '.[train]'")
-    from pyarrow import parquet
-
     file = str(tmp_path / "a.parquet")
-    words = arrow.array(["a", "b", "a", None]).dictionary_encode()
-    parquet.write_table(arrow.table({"text": words, "no": [1, 2, 3, 4]}), file)
+    words = pyarrow.array(["a", "b", "a", None]).dictionary_encode()
+    parquet.write_table(pyarrow.table({"text": words, "no": [1, 2, 3, 4]}), file)
     texts = read_texts(file, "text")
     assert [next(texts) for _ in range(3)] == ["a", "b", "a"]
     with pytest.raises(ValueError, match=r"row 4 of .* has nothing \(null\)"):
         next(texts)
     with pytest.raises(ValueError, match=r"row 1 of .* has a int for a text"):
         next(read_texts(file, "no"))
-    words = arrow.array([b"caf\xc9", b"a", None]).view(arrow.string())
-    parquet.write_table(arrow.table({"text": words}), file)
+    words = pyarrow.array([b"caf\xc9", b"a", None]).view(pyarrow.string())
+    parquet.write_table(pyarrow.table({"text": words}), file)
     assert [row.values[0] for row in read_records(file, "text")] == ["caf\udcc9", "a", None]
 
 
 def test_a_folder_of_datasets(tmp_path):
-    datasets = pytest.importorskip("datasets", reason="pip install -e '.[train]'")
     table = datasets.Dataset.from_dict({"no": [*range(len(TEXTS))], "text": TEXTS})
     table.select([3, 1]).save_to_disk(tmp_path / "one")
     datasets.DatasetDict(train=table, test=table).save_to_disk(tmp_path / "two")

@@ -4,7 +4,6 @@ import pytest
 from transformers import AutoTokenizer
 
 from hf_bert_impl.data.tokenizer_training import SPECIAL_TOKENS, train_tokenizer
-from hf_bert_impl.data.word_vocabulary import SPECIAL_TOKENS as MARKS
 from hf_bert_impl.data.word_vocabulary import train_words
 from hf_bert_impl.inference.loading import load_tokenizer
 
@@ -64,47 +63,9 @@ def test_rare_characters_become_unknown(text):
     assert report.unknown_rate == 0
 
 
-@pytest.mark.parametrize(
-    ("content", "options", "words"),
-    [
-        (TEXT, {"vocab_size": 20}, "20 tokens is too small for the 20 char.*vocab_size=40"),
-        (TEXT, {"vocab_size": 10**9}, "vocab_size is 1000000000. Use .* 0 to 10,000,000"),
-        (TEXT, {"character_coverage": 1.5}, r"character_coverage is 1\.5"),
-        (" \n\n", {}, "is only white space"),
-    ],
-)
-def test_wrong_input(text, content, options, words):
-    text.write_text(content)
-    with pytest.raises(ValueError, match=words):
-        train_tokenizer([text], **options)
-
-
 # --- vocabularies of words -----------------------------------------------------------------------
 
 SPEECH = "to be or\tnot to be <mask>\n\nthat is the question to\n"
-
-
-def test_ids_go_down_with_the_counts(write):
-    made, report = train_words([write("a.txt", SPEECH)])
-    words = ["to", "be", "is", "not", "or", "question", "that", "the"]
-    assert tokens(made) == [*MARKS, *words]
-    assert (report.vocab_size, report.words, report.unknown_rate) == (13, 8, 0)
-
-
-@pytest.mark.parametrize(
-    ("options", "words", "unknown"),
-    [
-        ({"vocab_size": 8}, ["to", "be", "is"], 5 / 11),
-        ({"min_frequency": 2}, ["to", "be"], 6 / 11),
-        ({"min_frequency": 3}, ["to"], 8 / 11),
-        ({"min_frequency": 2, "vocab_size": 6}, ["to"], 8 / 11),
-    ],
-)
-def test_rare_words_become_unknown(write, options, words, unknown):
-    made, report = train_words([write("a.txt", SPEECH)], **options)
-    assert tokens(made) == [*MARKS, *words]
-    assert report.unknown_rate == pytest.approx(unknown)
-    assert report.words == 8
 
 
 def test_a_vocabulary_without_config_is_loaded(write, tmp_path):
@@ -119,18 +80,3 @@ def test_a_vocabulary_without_config_is_loaded(write, tmp_path):
         assert batch["input_ids"] == [[3, 5, 6, 2, 9, 1, 2], [3, 8, 2, 7, 2, 0, 0]]
         assert batch["token_type_ids"] == [[1, 1, 1, 1, 2, 2, 2], [1, 1, 1, 2, 2, 0, 0]]
         assert batch["attention_mask"] == [[1] * 7, [1, 1, 1, 1, 1, 0, 0]]
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "message"),
-    [
-        (" \n\t\n", {}, "is only white space"),
-        ("a b", {"vocab_size": 5}, "vocab_size=5 and min_frequency=1 leave no word"),
-        ("<pad> <mask>", {}, "leave no word|only white space"),
-        ("a", {"min_frequency": 0}, "min_frequency is 0"),
-        (b"\xff\xfe\xff\xff", {}, "UTF-8"),
-    ],
-)
-def test_wrong_input_of_words(write, text, options, message):
-    with pytest.raises(ValueError, match=message):
-        train_words([write("a.txt", text)], **options)

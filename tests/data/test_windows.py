@@ -104,17 +104,3 @@ def test_places_in_the_text(tokenizer, text, pieces, words):
 
 
 # --- wrong input -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_seq_len": 0}, "max_seq_len is 0. Use a whole number from 1"),
-        ({"max_seq_len": 20, "doc_stride": 20}, "doc_stride=20 is not smaller than the window"),
-        ({"max_seq_len": 12, "doc_stride": 6}, "doc_stride=6 is not smaller than the 6 tokens"),
-        ({"max_seq_len": 6}, "leaves no tokens for the context: .* it has 6, and max_seq_len is 6"),
-    ],
-)
-def test_lengths_that_do_not_fit(tokenizer, options, message):
-    with pytest.raises(ValueError, match=message):
-        one(tokenizer, "who sat ?", "the cat sat on a mat .", **options)

@@ -2,6 +2,7 @@
 
 import pickle
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -9,9 +10,36 @@ import transformers
 import hf_bert_impl
 from hf_bert_impl.encoders.forward import forwards
 from hf_bert_impl.model.preparing import prepared_kernels
-from tests.ecosystem.test_optimize import KINDS, TEXTS, assert_close
-from tests.encoders.cases import PREFIXES, count_stock_calls, random_stock
+from tests.encoders.cases import PREFIXES, count_stock_calls, random_stock, save_family
 
+TEXTS = [
+    "A cat naps.",
+    "The kitten sleeps on the warm mat in the sun, all day long and all night too.",
+    "",
+    "Stocks fell. " * 60,
+]
+PAIRS = [("Who wrote 'To Kill a Mockingbird'?", text) for text in TEXTS]
+
+
+def flat(found):
+    """All numbers of a result, as one array."""
+    if isinstance(found, torch.Tensor):
+        found = (found.to_dense() if found.is_sparse else found).detach().float().numpy()
+    if isinstance(found, list):
+        return np.concatenate([flat(one) for one in found])
+    return np.asarray(found, dtype=np.float64).ravel()
+
+
+def assert_close(found, expected, atol=1e-5):
+    np.testing.assert_allclose(flat(found), flat(expected), atol=atol, rtol=0)
+
+
+KINDS = {
+    "dense": ("SentenceTransformer", lambda m: m.encode(TEXTS)),
+    "labels": ("CrossEncoder", lambda m: m.predict(PAIRS, apply_softmax=True)),
+    "sparse": ("SparseEncoder", lambda m: m.encode(TEXTS, convert_to_tensor=True)),
+    "multi": ("MultiVectorEncoder", lambda m: [*m.encode_query(TEXTS), *m.encode_document(TEXTS)]),
+}
 HEADS = {
     "dense": "Model",
     "labels": "ForSequenceClassification",
@@ -21,18 +49,9 @@ HEADS = {
 
 
 @pytest.fixture
-def save(tmp_path, minilm_path):
-    """Saves a random stock model with MiniLM's tokenizer, whose pad token is 0."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_path)
-
-    def saved(name):
-        fields = {"vocab_size": len(tokenizer), "max_position_embeddings": 140}
-        fields |= {"pad_token_id": 0, "type_vocab_size": 2}  # as the tokenizer has them
-        random_stock(name, 3, **fields).save_pretrained(tmp_path)
-        tokenizer.save_pretrained(tmp_path)
-        return str(tmp_path)
-
-    return saved
+def save(tmp_path):
+    """Saves a random stock model, long enough for the texts; gives the folder."""
+    return lambda name: str(save_family(tmp_path, name, max_position_embeddings=140))
 
 
 def are_prepared(model):
@@ -137,37 +156,6 @@ def test_adapters(library, prefix, monkeypatch):
     for found in results[1:]:
         torch.testing.assert_close(found, results[0], atol=2e-5, rtol=0)
     assert not calls
-
-
-def hook(model):
-    part = next(part for part in model.modules() if isinstance(part, torch.nn.Linear))
-    part.register_forward_hook(lambda module, inputs, output: 2 * output)
-
-
-def cut(model):
-    layers = next(part for part in model.modules() if type(part) is torch.nn.ModuleList)
-    del layers[-1]
-
-
-def wider(model):
-    part = next(part for part in model.modules() if type(part) is torch.nn.ModuleList)[0]
-    name, layer = next(
-        (name, layer) for name, layer in part.named_modules() if isinstance(layer, torch.nn.Linear)
-    )
-    part.set_submodule(name, torch.nn.Sequential(layer, torch.nn.Softmax(dim=-2)))
-
-
-@pytest.mark.ecosystem
-@pytest.mark.parametrize("change", [hook, cut, wider])
-@pytest.mark.parametrize("name", ["RobertaModel", "MPNetModel", "DistilBertModel"])
-def test_sentences_after_a_change(library, save, name, change):
-    sentences = library("sentence_transformers").SentenceTransformer
-    folder = save(name)
-    stock, model = (sentences(folder, device="cpu") for _ in range(2))
-    hf_bert_impl.optimize(model, "float32")
-    for one in (stock, model):
-        change(one)
-    assert_close(model.encode(TEXTS[:3], batch_size=3), stock.encode(TEXTS[:3], batch_size=3), 2e-5)
 
 
 @pytest.mark.ecosystem

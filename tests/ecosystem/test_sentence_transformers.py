@@ -1,10 +1,7 @@
 """sentence-transformers on this package's BERT, and its clients KeyBERT and SetFit."""
 
-import contextlib
-
 import numpy as np
 import pytest
-import torch
 
 import hf_bert_impl
 from hf_bert_impl.model.preparing import prepared_kernels
@@ -31,24 +28,6 @@ def test_a_model_loaded_prepared(library, minilm_path, registered, tmp_path):
         np.testing.assert_allclose(model.encode(TEXTS, pool=pool), expected, atol=1e-5)
     finally:
         model.stop_multi_process_pool(pool)
-
-
-@pytest.mark.parametrize(
-    ("token", "attend"), [("[MASK]", True), ("[MASK]", False), ("[PAD]", False)]
-)
-def test_a_multi_vector_encoder_as_on_upstream(library, save_tiny, token, attend):
-    """A query ends in tokens that count although no token attends to them."""
-    kind, folder = library("sentence_transformers").MultiVectorEncoder, str(save_tiny("BertModel"))
-    vectors = []
-    for context in (contextlib.nullcontext(), hf_bert_impl.registered()):
-        torch.manual_seed(5)  # its projection is drawn
-        with context:
-            model = kind(folder, device="cpu")
-        model[0].query_expansion = dict(strategy="fixed", token=token, length=9, attend=attend)
-        texts = ["nice to meet you", "the river rose over night ."]
-        vectors.append(np.concatenate([*model.encode_query(texts), *model.encode_document(texts)]))
-    assert type(model[0].auto_model) is hf_bert_impl.BertModel
-    np.testing.assert_allclose(vectors[1], vectors[0], atol=1e-5)
 
 
 def test_a_training_step_as_on_upstream(library, minilm_path, tmp_path):

@@ -1,15 +1,19 @@
 """Random stock models of many architectures, and batches for them."""
 
+import copy
 import random
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
 
+from hf_bert_impl import BertTokenizer
 from hf_bert_impl.encoders.forward import Forward
 from hf_bert_impl.encoders.rows import ROWS
 from tests.model.cases import masks
+from tests.support.checkpoints import WORDS
 
 #: Prefixes and endings of class names. The oldest transformers lacks some.
 PREFIXES = ("Bert", "Roberta", "XLMRoberta", "Data2VecText", "Electra", "DistilBert", "MPNet")
@@ -97,6 +101,15 @@ def random_stock(name: str, seed: int = 0, backend: str = "eager", **fields: Any
     return model.eval()
 
 
+def save_family(folder: Path, name: str, **fields: Any) -> Path:
+    """Saves a random stock model with BERT's tokenizer of a few words; gives the folder."""
+    sizes = {"vocab_size": len(WORDS), "max_position_embeddings": 40}
+    sizes |= {"pad_token_id": 0, "type_vocab_size": 2}  # as the tokenizer has them
+    random_stock(name, 3, **(sizes | fields)).save_pretrained(folder)
+    BertTokenizer({word: number for number, word in enumerate(WORDS)}).save_pretrained(folder)
+    return folder
+
+
 def random_batch(model: Any, kind: str, seed: int = 0, length: int = 13) -> dict[str, Any]:
     """Ids and a mask of a kind of `masks`; masked-out tokens are the pad token."""
     name, config = type(model).__name__, model.config
@@ -175,3 +188,31 @@ def count_stock_calls(monkeypatch: Any) -> list[str]:
 
     monkeypatch.setattr(Forward, "stock", counted)
     return calls
+
+
+def layers_of(model: Any) -> nn.ModuleList:
+    return next(part for part in model.modules() if type(part) is nn.ModuleList)
+
+
+def linear_layers(model: Any) -> list[tuple[nn.Module, str]]:
+    """Each linear layer below the heads, as its parent and its name there."""
+    return [
+        (module, name)
+        for module in model.base_model.modules()
+        for name, part in module.named_children()
+        if isinstance(part, nn.Linear)
+    ]
+
+
+def new_linear(model: Any, rng: random.Random) -> None:
+    """Replaces a linear layer by another one with larger weights."""
+    module, name = rng.choice(linear_layers(model))
+    setattr(module, name, copy.deepcopy(getattr(module, name)))
+    getattr(module, name).weight.data.mul_(1.5)
+
+
+def step(model: Any) -> None:
+    """Changes all weights in place, as an optimizer does."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.1)

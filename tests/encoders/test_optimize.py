@@ -2,11 +2,13 @@
 
 import copy
 import pickle
+import random
 
 import pytest
 import torch
 import transformers
 from torch import nn
+from torch.ao.quantization import quantize_dynamic
 
 import hf_bert_impl
 from hf_bert_impl import optimization
@@ -20,8 +22,11 @@ from tests.encoders.cases import (
     assert_close,
     attended,
     count_stock_calls,
+    layers_of,
+    new_linear,
     random_batch,
     random_stock,
+    step,
 )
 
 
@@ -96,17 +101,8 @@ def test_replicas_of_data_parallel(prefix):
     assert_close(call(replicas[model], batch), call(stock, batch), attended(batch))
 
 
-def new_linear(model):
-    for module in model.base_model.modules():
-        for name, part in module.named_children():
-            if isinstance(part, nn.Linear):
-                setattr(module, name, copy.deepcopy(part))
-                getattr(module, name).weight.data.mul_(1.5)
-                return
-
-
 def reverse_layers(model):
-    layers = next(part for part in model.modules() if type(part) is nn.ModuleList)
+    layers = layers_of(model)
     first, *_, last = list(layers)
     layers[0], layers[len(layers) - 1] = last, first
 
@@ -116,16 +112,10 @@ def resize(model):
     model.resize_token_embeddings(model.config.vocab_size + 3)
 
 
-def step(model):
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.1)
-
-
 #: Changes that packed rows support.
 CHANGES = {
     "weights": step,
-    "a new linear layer": new_linear,
+    "a new linear layer": lambda model: new_linear(model, random.Random(3)),
     "layers in another order": reverse_layers,
     "more words": resize,
     "another attention": lambda m: m.set_attn_implementation("eager"),
@@ -201,7 +191,7 @@ def test_an_activation_that_is_not_alone():
 
 
 def in_one_layer(model, do):
-    do(next(part for part in model.modules() if type(part) is nn.ModuleList)[0])
+    do(layers_of(model)[0])
 
 
 def double(layer):
@@ -337,9 +327,14 @@ def replaced():
         (lambda: other("DebertaV2"), "DebertaV2Model .*AttentionInterface"),
         (lambda: other("GPT2", n_embd=12, n_head=2, n_layer=1), "a causal mask"),
         (lambda: other("ConvBert", embedding_size=12), "with packed rows"),
+        (lambda: other("Albert", embedding_size=6), "AlbertModel has other pooler_output with"),
         (replaced, "has a replaced forward"),
+        (lambda: nn.Linear(3, 3), "has no encoder that can"),
+        (lambda: other("Bert").to("meta"), "weight is on the meta device"),
+        (lambda: quantize_dynamic(other("Bert"), {nn.Linear}), r"query is a torch\.ao\.nn\.quant"),
     ],
 )
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_left_alone(make, said):
     model = make()
     before = attributes(model)

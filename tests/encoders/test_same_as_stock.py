@@ -17,6 +17,7 @@ from tests.encoders.cases import (
     assert_close,
     attended,
     count_stock_calls,
+    layers_of,
     random_batch,
     random_labels,
     random_stock,
@@ -213,5 +214,4 @@ def test_packed_heads(prefix, head):
 
 
 def hook_a_layer(model):
-    layer = next(part for part in model.modules() if type(part) is torch.nn.ModuleList)[0]
-    layer.register_forward_hook(lambda *_: None)
+    layers_of(model)[0].register_forward_hook(lambda *_: None)

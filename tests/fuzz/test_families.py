@@ -10,40 +10,27 @@ import torch
 from torch import nn
 
 import hf_bert_impl
-from tests.encoders.cases import CLASSES, attended, differences, random_batch, random_labels
+from tests.encoders.cases import (
+    CLASSES,
+    attended,
+    differences,
+    layers_of,
+    linear_layers,
+    new_linear,
+    random_batch,
+    random_labels,
+    step,
+)
 from tests.encoders.cases import random_stock as stock_of
+from tests.fuzz.changes import Doubled
 from tests.fuzz.test_differential import SEED, TRIALS
 
 TOLERANCE = 2e-4
 
 
-def linear_layers(model: Any) -> list[tuple[nn.Module, str]]:
-    return [
-        (module, name)
-        for module in model.base_model.modules()
-        for name, part in module.named_children()
-        if isinstance(part, nn.Linear)
-    ]
-
-
-class Doubled(nn.Linear):
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        return 2 * super().forward(states)
-
-
-def layers_of(model: Any) -> nn.ModuleList:
-    return next(part for part in model.modules() if type(part) is nn.ModuleList)
-
-
 def subclass(model: Any, rng: random.Random) -> None:
     module, name = rng.choice(linear_layers(model))
     getattr(module, name).__class__ = Doubled
-
-
-def new_linear(model: Any, rng: random.Random) -> None:
-    module, name = rng.choice(linear_layers(model))
-    setattr(module, name, copy.deepcopy(getattr(module, name)))
-    getattr(module, name).weight.data.mul_(1.5)
 
 
 def hook(model: Any, rng: random.Random) -> None:
@@ -56,12 +43,6 @@ def swapped(model: Any, rng: random.Random) -> None:
     weights = [getattr(*place).weight for place in (first, second)]
     if weights[0].shape == weights[1].shape:
         weights[0].data, weights[1].data = weights[1].data, weights[0].data
-
-
-def step(model: Any, rng: random.Random) -> None:
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.05)
 
 
 def other_table(model: Any, rng: random.Random) -> None:
@@ -77,7 +58,7 @@ CHANGES = {
     "a new Linear": new_linear,
     "a hook": hook,
     "weights swapped": swapped,
-    "all weights": step,
+    "all weights": lambda m, rng: step(m),
     "other words": other_table,
     "a layer more": lambda m, rng: layers_of(m).append(copy.deepcopy(layers_of(m)[0])),
     "train and back": lambda m, rng: m.train(not m.training).train(not m.training),

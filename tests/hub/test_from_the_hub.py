@@ -62,6 +62,8 @@ def test_what_an_upload_replaces_and_what_another_branch_keeps(tmp_path, monkeyp
         assert upload(later, branch, api=api).endswith("/me/a-model/tree/next")
         with pytest.raises(PushError, match="holds BertModel"):
             open_repository("a-model", "BertForMaskedLM", api=api)
+        with pytest.raises(PushError, match="me/b-model exists and is public"):
+            open_repository("b-model", "BertModel", private=True, api=api)
     assert server.repositories.keys() == {"me/a-model", "me/b-model"} and held.private
     assert held.at("main")[1] == first
     assert set(first) == {".gitattributes", *(path.name for path in earlier.iterdir())}

@@ -10,12 +10,10 @@ from hf_bert_impl.hub.pushing import push
 from hf_bert_impl.hub.uploading import (
     PushError,
     Repository,
-    check_repo_id,
     open_repository,
     reserve,
     upload,
 )
-from hf_bert_impl.model_card import language_codes
 from tests.support.hub_server import TOKEN, HubServer, Refused
 
 
@@ -79,16 +77,6 @@ def test_a_place_that_cannot_be_had_is_refused_before_the_training(refusing):
     api = refusing(404, "RepoNotFound")  # to the wish for a new one as well
     with pytest.raises(PushError, match="me/a-model could not be written"):
         reserve("a-model", "BertModel", api=api)
-
-
-def test_names_and_languages_that_are_none():
-    for name in ("a b", "a/b/c", "-a/b", "a--b", "me/", "x.git", "é"):
-        with pytest.raises(ValueError, match="Write NAME or OWNER/NAME"):
-            check_repo_id(name)
-    assert language_codes("en, nl") == ["en", "nl"]
-    for text in ("en,", "", "English", "en;nl", "EN"):
-        with pytest.raises(ValueError, match=r"`language` has .*\. Write .* as in en or en,nl"):
-            language_codes(text)
 
 
 @pytest.mark.hub

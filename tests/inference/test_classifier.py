@@ -7,36 +7,22 @@ import pytest
 import torch
 import transformers
 
-from hf_bert_impl import BertTokenizer
 from hf_bert_impl.checkpoints import load_prepared
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.classifier import TextClassifier
+from tests.encoders.cases import save_family
 from tests.inference.encoder_cases import TEXTS
-from tests.support.checkpoints import WORDS
 
 FAMILIES = ("Bert", "Roberta", "Electra", "DistilBert", "MPNet")
-SIZES = {"vocab_size": len(WORDS), "max_position_embeddings": 40, "num_labels": 3}
 
 
 @pytest.fixture
-def save(tmp_path, save_tiny):
-    """Saves a random classifier of a family by transformers; gives the folder."""
+def save(tmp_path):
+    """Saves a random classifier of a family; gives the folder."""
 
     def saved(family, **fields):
-        torch.manual_seed(3)
-        config = getattr(transformers, f"{family}Config")
-        padding = {"pad_token_id": 1 if family == "MPNet" else 0}
-        sizes = dict.fromkeys(("hidden_size", "dim"), 30) | dict.fromkeys(
-            ("num_attention_heads", "n_heads"), 5
-        )
-        model = getattr(transformers, f"{family}ForSequenceClassification")(
-            config(**sizes, **SIZES | padding | fields, num_hidden_layers=2, n_layers=2)
-        )
-        for weight in model.parameters():
-            weight.data.add_(torch.randn_like(weight) * 0.2)
-        model.save_pretrained(tmp_path / family)
-        BertTokenizer.from_pretrained(save_tiny("BertModel")).save_pretrained(tmp_path / family)
-        return str(tmp_path / family)
+        fields = {"num_labels": 3, "pad_token_id": int(family == "MPNet")} | fields
+        return str(save_family(tmp_path / family, f"{family}ForSequenceClassification", **fields))
 
     return saved
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast, XLMRobertaTokenizer
 
 import hf_bert_impl
@@ -91,8 +92,7 @@ def test_bert_with_the_tokenizer_of_xlm_r(save_tiny):
     folder = save_tiny("BertModel", words=LETTERS)
     save_pieces(folder)
     name_tokenizer(folder, None, {"tokenizer_class": "XLMRobertaTokenizer", "pad_token_id": 0})
-    sentences = pytest.importorskip("sentence_transformers")
-    stock = sentences.SentenceTransformer(str(folder), device="cpu")
+    stock = SentenceTransformer(str(folder), device="cpu")
     stock.max_seq_length = 31
     assert stock.tokenizer.pad_token_id == 1
     encoder = TextEncoder.from_pretrained(folder)

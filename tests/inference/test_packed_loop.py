@@ -2,16 +2,15 @@
 
 import numpy as np
 import pytest
+import sentence_transformers as library
 import torch
+from sentence_transformers import models as modules
 
 from hf_bert_impl import optimize, restore
 from hf_bert_impl.encoders.forward import has_forward
 from hf_bert_impl.inference import packed_loop
 from hf_bert_impl.inference.packed_loop import TokenBudget
 from tests.inference.encoder_cases import TEXTS
-
-library = pytest.importorskip("sentence_transformers")
-modules = pytest.importorskip("sentence_transformers.models")
 
 PAIRS = [(text, other) for text in TEXTS for other in reversed(TEXTS)]
 

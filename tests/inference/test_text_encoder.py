@@ -10,12 +10,14 @@ import threading
 import numpy as np
 import pytest
 import safetensors.torch
+import sentence_transformers as library
+import tokenizers
 import torch
+from sentence_transformers import models as modules
 
 import hf_bert_impl
 from hf_bert_impl import TextEncoder, text_encoder
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.finite import NotFinite
 from hf_bert_impl.model.kernels import why_no_kernels
 from tests.inference.encoder_cases import (
     LONG,
@@ -27,9 +29,6 @@ from tests.inference.encoder_cases import (
     plain_states,
     plain_vectors,
 )
-
-library = pytest.importorskip("sentence_transformers")
-modules = pytest.importorskip("sentence_transformers.models")
 
 PROMPTS = {"query": "you ", "passage": "the river ", "other": "and "}
 #: Every argument of `encode` in its place; convert_to_tensor, normalize_embeddings, truncate_dim.
@@ -328,14 +327,6 @@ def test_lower_precision(minilm_path, dtype, tmp_path):
     assert_near(stock.encode(texts), expected)
 
 
-def test_a_real_model_equals_sentence_transformers(minilm_path):
-    texts = ["Shares fell sharply, analysts said.", "Zażółć gęślą jaźń — 東京は晴れ 🙂", LONG * 9]
-    expected = library.SentenceTransformer(str(minilm_path), device="cpu").encode(texts)
-    encoder = TextEncoder.from_pretrained(minilm_path, dtype="float32", device="cpu")
-    assert (encoder.max_seq_length, encoder.get_embedding_dimension()) == (256, 384)
-    assert_near(encoder.encode(texts, token_budget=50), expected)
-
-
 def test_a_model_without_a_bert():
     words = modules.StaticEmbedding(library_tokenizer(), embedding_dim=4)
     with pytest.raises(InputError, match="has no encoder that can skip padding"):
@@ -343,7 +334,6 @@ def test_a_model_without_a_bert():
 
 
 def library_tokenizer():
-    tokenizers = pytest.importorskip("tokenizers")
     return tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a"))
 
 
@@ -385,16 +375,6 @@ def test_wrong_arguments(encoder, method):
 def test_a_wrong_dimension_is_not_queued(encoder):
     with pytest.raises(ValueError, match="truncate_dim is 0"):
         asyncio.run(encoder.encode_async(SHORT, truncate_dim=0))
-
-
-def test_vectors_that_are_not_finite(tiny, tmp_path):
-    folder = shutil.copytree(tiny, tmp_path / "large")
-    weights = safetensors.torch.load_file(folder / "model.safetensors")
-    name = next(name for name in weights if name.endswith("output.LayerNorm.weight"))
-    weights[name] = torch.full_like(weights[name], 3e38)
-    safetensors.torch.save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    with pytest.raises(NotFinite):
-        TextEncoder(folder, device="cpu").encode(TEXTS)
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,18 @@ def test_pruning_equals_masking(fields):
     assert model.config.pruned_heads == {0: [1, 4], 1: [2]}
 
 
+def test_masks_by_head_of_a_pruned_layer():
+    """A mask keeps a row for each head of the config, pruned or not."""
+    model, batch = model_and_batch("BertModel", 9, "none", **FIVE_HEADS)
+    by_head = torch.rand(5, 5, 13, 13, generator=torch.Generator().manual_seed(2)) > 0.5
+    by_head[:, :, range(13), range(13)] = True
+    head_mask = torch.ones(2, 5)
+    head_mask[0, [1, 4]] = 0
+    expected = outputs(model, batch, attention_mask=by_head, head_mask=head_mask)
+    model.prune_heads({0: [1, 4]})
+    assert_same(outputs(model, batch, attention_mask=by_head), expected, batch)
+
+
 @pytest.mark.parametrize(
     ("heads", "said"),
     [

@@ -19,14 +19,14 @@ from sentence_transformers import (
 )
 from sentence_transformers.base.modules import Dense
 
-from hf_bert_impl import BertTokenizer, TextEncoder
+from hf_bert_impl import TextEncoder
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.finite import NotFinite
 from hf_bert_impl.serving import model_worker
 from hf_bert_impl.serving.app import make_app
 from hf_bert_impl.serving.model_worker import ModelWorker, Unavailable, task_of
 from hf_bert_impl.serving.options import ServingOptions
-from tests.encoders.cases import random_stock
+from tests.encoders.cases import save_family
 from tests.serving.conftest import TEXTS
 from tests.support.checkpoints import save_checkpoint
 
@@ -99,10 +99,7 @@ def save_ranker(folder, kind, served):
     else:
         path = folder / "plain"
         if kind == "other family":
-            sizes = {"pad_token_id": 0, "num_labels": 1, "max_position_embeddings": 40}
-            stock = random_stock("RobertaForSequenceClassification", 3, vocab_size=18, **sizes)
-            stock.save_pretrained(path)
-            BertTokenizer.from_pretrained(served("rerank")).save_pretrained(path)
+            save_family(path, "RobertaForSequenceClassification", num_labels=1)
         else:
             problem = {"problem_type": "regression"} if kind == "regression" else {}
             sizes = {"num_labels": 1, "initializer_range": 0.4, **problem}

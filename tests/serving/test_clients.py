@@ -185,7 +185,7 @@ def test_question_answering_of_the_hub(hub, served, path):
         {},
         {"max_answer_len": 1},
         {"doc_stride": 3, "max_seq_len": 20},
-        {"top_k": 3, "align_to_words": False},
+        {"top_k": 2, "align_to_words": False},
         {"handle_impossible_answer": True, "top_k": 9},
     ):
         found = hub("answer", path).question_answering(**asked, **options)

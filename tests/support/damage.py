@@ -96,10 +96,3 @@ def spoil(folder: Path) -> None:
     ):
         next(tensor for name, tensor in tensors.items() if name.endswith(ending))[place] = value
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def many_labels(folder: Path) -> None:
-    """Asks for more labels than any machine holds; their names would say how many there are."""
-    config = json.loads((folder / "config.json").read_text())
-    kept = {name: value for name, value in config.items() if name not in ("id2label", "label2id")}
-    write("config.json", kept | {"num_labels": 10**9})(folder)

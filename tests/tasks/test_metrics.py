@@ -6,8 +6,6 @@ import pytest
 
 from hf_bert_impl.tasks import metrics
 
-pytest.importorskip("sklearn", reason="pip install -e '.[train]'")
-
 
 def test_two_classes_count_class_one():
     found = metrics.classification_metrics([1, 1, 1, 0, 0], [1, 0, 1, 1, 0], 2)

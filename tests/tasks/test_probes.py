@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
 from hf_bert_impl.tasks.base import Columns
 from hf_bert_impl.tasks.probes import (
@@ -10,11 +12,7 @@ from hf_bert_impl.tasks.probes import (
     run_probe,
 )
 
-pytest.importorskip("sklearn", reason="pip install -e '.[train]'")
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, StratifiedKFold
-
-COLUMNS, PAIRS = Columns("0", None, "1"), Columns("0", "1", "2")
+COLUMNS = Columns("0", None, "1")
 
 
 def batcher(params, batch):
@@ -53,31 +51,6 @@ def classes(count, seed, noise=0.0):
 def probe(protocol, named, columns, **options):
     task, examples = read_probe(protocol, named, columns)
     return run_probe(protocol, task, examples, batcher, options=ProbeOptions(**options))
-
-
-TRAIN = classes(30, 1)
-FEW = [*TRAIN, ("1 2 3 4 5", "rare")]
-LEVEL = [("1", "2", "3.5"), ("2", "1", "3.5")] * 9
-
-
-@pytest.mark.parametrize(
-    ("protocol", "columns", "rows", "words"),
-    [
-        ("parse", COLUMNS, {"train": TRAIN}, "'parse'.*classification, pair"),
-        ("pair", COLUMNS, {"train": TRAIN}, "pair takes a second text"),
-        ("classification", PAIRS, {"train": LEVEL}, "takes no second text"),
-        ("classification", COLUMNS, {"train": FEW}, r"'rare' has only 1 example .* 10 folds"),
-        ("classification", COLUMNS, {"train": FEW, "test": TRAIN}, r"only 1 example .* of 2 folds"),
-        ("classification", COLUMNS, {"train": TRAIN, "validation": TRAIN}, "but no test data"),
-        ("classification", COLUMNS, {"train": TRAIN, "test": FEW}, "'rare', which no training exa"),
-        ("relatedness", PAIRS, {"train": LEVEL, "test": LEVEL}, r"every score to train on is 3\.5"),
-    ],
-)
-def test_bad_data(write, protocol, columns, rows, words):
-    named = {name: write(name, lines) for name, lines in rows.items()}
-    options = {} if len(rows) == 1 else {"folds": 2}
-    with pytest.raises(ValueError, match=words):
-        probe(protocol, named, columns, **options)
 
 
 def test_what_an_encoder_may_not_give(write):

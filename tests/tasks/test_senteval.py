@@ -4,6 +4,10 @@ import shutil
 
 import numpy as np
 import pytest
+from scipy.stats import pearsonr, spearmanr
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import f1_score
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
 from hf_bert_impl.tasks.probe_options import ProbeOptions
 from hf_bert_impl.tasks.probes import STRENGTHS, encoder_batcher
@@ -11,12 +15,6 @@ from hf_bert_impl.tasks.senteval import read_senteval, run_senteval, task_names
 from hf_bert_impl.tasks.senteval_files import TASKS
 from hf_bert_impl.text_encoder import TextEncoder
 from tests.tasks.senteval_folder import batcher, write_senteval
-
-pytest.importorskip("sklearn", reason="pip install -e '.[train]'")
-from scipy.stats import pearsonr, spearmanr
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import f1_score
-from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
 OPTIONS = ProbeOptions(folds=3, seed=5)
 

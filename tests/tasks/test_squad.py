@@ -10,8 +10,6 @@ from hf_bert_impl.data.squad import Answer, Question, Squad
 from hf_bert_impl.tasks.squad import (
     decide,
     evaluate_predictions,
-    read_na_probs,
-    read_predictions,
     tune_null_threshold,
 )
 
@@ -45,14 +43,6 @@ def test_figures_of_the_official_scripts(fixtures_dir):
         else:
             assert found == case["official"]
             assert list(found) == list(case["official"])
-
-
-def test_what_cannot_be_scored():
-    squad = squad_of({"a": ["cat"], "b": []})
-    with pytest.raises(ValueError, match="none of the 1 predictions belongs to one of the 2 quest"):
-        evaluate_predictions(squad, {"c": "cat"})
-    with pytest.raises(ValueError, match=r"1 predicted questions \('b' first\) have no no-answer"):
-        evaluate_predictions(squad, {"a": "cat", "b": ""}, {"a": 0.5})
 
 
 # --- the threshold ---------------------------------------------------------------------------
@@ -92,23 +82,3 @@ def test_the_tuned_threshold_is_the_best_of_all(questions):
 
 
 # --- files -----------------------------------------------------------------------------------
-
-
-def test_files_of_predictions(tmp_path):
-    file = tmp_path / "p.json"
-    file.write_text('{"a": "Ünï", "b": ""}', encoding="utf-8")
-    assert read_predictions(file) == {"a": "Ünï", "b": ""}
-    file.write_text('{"a": 3, "b": -0.5}')
-    assert read_na_probs(file) == {"a": 3, "b": -0.5}
-    for read, content, words in (
-        (read_predictions, "[]", "holds a list.*a JSON object of question ids to texts"),
-        (read_predictions, "{}", "holds an empty dict"),
-        (read_predictions, '{"a": 3}', "has 3 for 'a'"),
-        (read_na_probs, '{"a": "x"}', "has \"x\" for 'a'. Give a JSON object of .* to numbers"),
-        (read_na_probs, '{"a": true}', "has true for 'a'"),
-        (read_na_probs, '{"a": NaN}', "has NaN for 'a'"),
-        (read_predictions, "", "is empty"),
-    ):
-        file.write_text(content, encoding="utf-8")
-        with pytest.raises(ValueError, match=words):
-            read(file)

@@ -14,9 +14,6 @@ from tests.support.checkpoints import SPECIAL_TOKENS, save_checkpoint
 from tests.training import cases
 from tests.training.cases import COLUMNS, small_run, write_text
 
-for library in ("datasets", "matplotlib", "seqeval", "sklearn", "tensorboard"):
-    pytest.importorskip(library, reason="pip install -e '.[train]'")
-
 FILLERS = ("the", "river", "rose", "over", "night", "and", "a", "day", "is", "here")
 WORDS = (
     *SPECIAL_TOKENS,

@@ -196,16 +196,6 @@ def test_seeds_are_reproducible_and_spread(run, tmp_path):
     assert len({str(report["seeds"][seed]["validation"]) for seed in (5, 6, 7)}) > 1
 
 
-def test_early_stopping_keeps_the_best_epoch(run, tmp_path):
-    report = run(epochs=30, early_stopping=2, learning_rate=4e-3)
-    accuracies = [entry["accuracy"] for entry in report["training"]["history"]]
-    assert len(accuracies) < 30
-    best = accuracies.index(report["validation"]["accuracy"])
-    assert len(accuracies) - 1 - best == 2
-    assert report["validation"]["accuracy"] == max(accuracies)
-    again(report, tmp_path / "out", "validation", str(tmp_path / "dev.tsv"), COLUMNS)
-
-
 def test_the_metric_decides_on_the_best_epoch_and_when_to_stop(run, monkeypatch):
     """A model that always says the commoner class has the best accuracy and no correlation."""
     scores = {"accuracy": [0.94, 0.9, 0.91, 0.93], "matthews_correlation": [0.0, 0.5, 0.4, 0.3]}
@@ -217,19 +207,6 @@ def test_the_metric_decides_on_the_best_epoch_and_when_to_stop(run, monkeypatch)
         options = {"epochs": 4, "early_stopping": 1, "metric": metric, "overwrite": True}
         training = run(task, **options)["training"]
         assert (training["best_epoch"], len(training["history"])) == (best, epochs), metric
-
-
-@pytest.mark.parametrize(
-    ("name", "changes", "words"),
-    [
-        ("classification", {"metric": "pearson"}, "one of accuracy, f1, macro_f1, matthews_corr"),
-        ("regression", {"metric": "f1"}, "one of pearson, spearman, mse"),
-        ("classification", {"metric": "f1", "validation": None}, "`metric` needs validation data"),
-    ],
-)
-def test_wrong_metrics(run, name, changes, words):
-    with pytest.raises(ValueError, match=words):
-        run(make_task(name, COLUMNS), **changes)
 
 
 def test_every_metric_can_be_chosen():
@@ -278,27 +255,6 @@ def test_one_file_is_split_with_the_same_mix_of_labels(tune, sentiment):
     again = split_examples(rows, (0.7, 0.2, 0.1), seed=42)
     assert again == parts != split_examples(rows, (0.7, 0.2, 0.1), seed=3)
     assert split_examples(rows, (0.9, 0.1), seed=3).keys() == {"train", "validation"}
-
-
-@pytest.mark.parametrize(
-    ("shares", "others", "words"),
-    [
-        ("0.8,0.3", {}, "with the sum 1"),
-        ("a", {}, "with the sum 1"),
-        ("0.99,0.01", {}, "too few for a validation share of 0.01"),
-        ("0.8,0.2", {"test": "other.tsv"}, "name no other file"),
-    ],
-)
-def test_wrong_splits(tune, sentiment, shares, others, words):
-    with pytest.raises(ValueError, match=words):
-        tune(make_task("classification", COLUMNS), sentiment("all", 20, 1), split=shares, **others)
-
-
-def test_questions_about_one_paragraph_are_not_split(tune, write, sentences):
-    data = {"data": [{"paragraphs": squad_paragraphs(sentences(20, 1))}]}
-    file = write(json.dumps(data), "squad.json")
-    with pytest.raises(ValueError, match="the same paragraph"):
-        tune(make_task("question-answering"), file, split="0.8,0.2")
 
 
 def test_warm_up_and_weight_decay(run):

@@ -1,6 +1,5 @@
 """Bad input of fine-tuning, refused before it trains, and its folder, which survives failures."""
 
-import json
 import shutil
 
 import pytest
@@ -10,52 +9,10 @@ import torch
 
 import hf_bert_impl
 from hf_bert_impl.finite import not_finite
-from hf_bert_impl.tasks.base import Columns
 from hf_bert_impl.tasks.registry import make_task
 from hf_bert_impl.training import finetuning_trainer
 from hf_bert_impl.training.resumable_trainer import TrainingDiverged
 from tests.training.cases import COLUMNS, assert_nothing_left
-
-CHOICES = Columns("0", "0,1", "2")
-FIELDS, TEXT = Columns("text", "more"), Columns("text")
-
-
-def record(**fields):
-    return json.dumps({"text": "a"} | fields) + "\n"
-
-
-#: By task and columns: training data, as text or JSON lines, and what is said of them.
-BAD_DATA = [
-    ("classification", COLUMNS, "a\tG\nb\tG\n", r"1 label\(s\) \(G\), and .* at least 2"),
-    ("regression", COLUMNS, "a\t1\nb\tnan\n", "line 2 of .*bad.tsv has the label 'nan'"),
-    ("multiple-choice", CHOICES, "a\tb\t2\n", "2 choice.* the label '2'"),
-    ("classification", None, record(text=3, label="a"), r"'3' \(int\) for a text"),
-    ("token-classification", TEXT, record(text=["a"], tags="O O"), "1 words and 2 tags"),
-    (
-        *("multiple-choice", FIELDS),
-        record(more=["b"] * 2, label=0) + record(more=["b"] * 3, label=0),
-        "has 3 choices, and .* 2",
-    ),
-    # Half a surrogate pair, which no file can hold.
-    ("classification", None, record(label="\ud800") + record(label="b"), "half a surrogate"),
-]
-
-
-@pytest.mark.parametrize(("name", "columns", "text", "words"), BAD_DATA)
-def test_bad_data(run, write, tmp_path, name, columns, text, words):
-    file = write(text, "bad.jsonl" if "{" in text else "bad.tsv")
-    with pytest.raises(ValueError, match=words):
-        run(make_task(name, columns), train=file, validation=None)
-    assert_nothing_left(tmp_path)
-
-
-@pytest.mark.parametrize("part", ["validation", "test"])
-def test_bad_data_of_other_parts(run, write, tmp_path, part):
-    words = r"line 2 of .*bad.tsv has the label 'N', which no training example has\. .*'B', 'G'"
-    for text, said in (("a\tG\nb\tN\n", words), ("a day\tB\na day\t \n", "has the label ' '")):
-        with pytest.raises(ValueError, match=said):
-            run(**{part: write(text)})
-    assert_nothing_left(tmp_path)
 
 
 def test_head_of_another_size_is_new_and_a_broken_body_is_refused(run, tiny_bert, tmp_path):

@@ -197,20 +197,6 @@ def test_held_out_text_that_is_trained_on_is_noted(options, place, tmp_path, rec
 # --- wrong input ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"batch_size": 5000}, "fewer than a batch of 5000"),
-        ({"sizes": {**SIZES, "vocab_size": 30}}, "vocab_size=30 and the tokenizer 45 tokens"),
-        ({"layout": "pairs"}, "line 1 of .* Write two sentences with a tab"),
-    ],
-)
-def test_wrong_options(options, tmp_path, changes, words):
-    with pytest.raises(ValueError, match=words):
-        pretrain(options(**changes))
-    assert not (tmp_path / "run").exists()
-
-
 def poison(monkeypatch, what, step):
     """Spoils the loss or the gradient of a step, or the weights after it."""
     compute = PretrainingTrainer.compute_loss

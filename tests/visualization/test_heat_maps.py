@@ -1,12 +1,9 @@
 """The pictures: what is in them, and that they can be read."""
 
 import numpy as np
-import pytest
 
 from hf_bert_impl.visualization import attention_maps, draw_attention
 from hf_bert_impl.visualization.heat_maps import attention_figure
-
-pytest.importorskip("matplotlib")
 
 
 def labels(ticks):

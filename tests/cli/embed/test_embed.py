@@ -4,13 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from pyarrow.parquet import read_table
 
 from hf_bert_impl.data.vector_table import as_stored
 from hf_bert_impl.distributed import EmbedTexts
 from tests.cli.embed.cases import LINES, WIDTH, assert_complete, expected, give_input, json_lines
-
-pytest.importorskip("pyarrow", reason="pip install -e '.[train]'")
-from pyarrow.parquet import read_table
 
 
 def test_a_vector_a_line(hf_bert, model, lines, output):
@@ -78,6 +76,7 @@ def test_a_folder_of_files_to_one_file(hf_bert, model, tmp_path, output):
     (tmp_path / "texts").mkdir()
     for number, text in enumerate(LINES):
         (tmp_path / "texts" / f"{number}.txt").write_text(text + "\n")
+    (tmp_path / "texts" / "_SUCCESS.txt").write_text("no text\n")
     assert hf_bert("embed", model, tmp_path / "texts", "-o", output).status == 0
     assert_complete(output, expected(model))
 

@@ -12,13 +12,11 @@ import time
 
 import numpy as np
 import pytest
+from pyarrow.parquet import read_table
 
 from hf_bert_impl.distributed import job as jobs
 from hf_bert_impl.distributed.job import Job
 from tests.cli.embed.cases import LINES, assert_complete, expected, give_input, json_lines
-
-pytest.importorskip("pyarrow", reason="pip install -e '.[train]'")
-from pyarrow.parquet import read_table
 
 SECONDS_TO_START = 120
 KILLS = 10
