@@ -9,7 +9,7 @@ import contextlib
 import logging
 import shutil
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,10 @@ from hf_bert_impl.files.json_files import parse_json, to_json
 CONNECT_SECONDS = 10.0
 #: Retries of a chunk whose worker died; the chunk itself may be the cause.
 RETRIES = 5
+#: Ray joins the chunks that are read to blocks of up to 128 MiB, and cuts each into at most so many
+#: pieces, so that each chunk is a task. `repartition` would need a free CPU: it waits for ever if a
+#: machine dies and the workers get all CPUs that are left.
+PIECES = 1000
 #: The folder of rejected rows in the output, with a file per chunk.
 REJECTED = "_rejects"
 
@@ -40,8 +44,9 @@ class Computing:
                 "dtype",
             )
 
-    def __call__(self, table: Any) -> Any:
-        rows = [JobRow(**row) for row in table.to_pylist()]
+    def __call__(self, chunk: Any) -> Any:
+        columns = chunk.to_pylist()[0]
+        rows = [JobRow(*row) for row in zip(*map(columns.get, JobRow._fields), strict=True)]
         _, columns, failed = self.job.compute(self.task, rows)
         _store(self.job, [(row, failed[row.number]) for row in rows if row.number in failed])
         return arrow_table(columns)
@@ -57,13 +62,16 @@ def _store(job: Job, rejected: list[tuple[JobRow, str]]) -> None:
 
 
 def _tables(job: Job) -> Iterator[Any]:
-    """The usable rows of each chunk."""
+    """The usable rows of each chunk, in one row with a list per column."""
     for chunk in job.chunks():
         _store(job, [(row, row.problem) for row in chunk if row.problem])
         rows = [row for row in chunk if not row.problem]
         if rows:
-            columns = {name: [getattr(row, name) for row in rows] for name in JobRow._fields}
-            yield arrow_table(columns)
+            yield _in_one_row(dict(zip(JobRow._fields, zip(*rows, strict=True), strict=True)))
+
+
+def _in_one_row(columns: Mapping[str, Any]) -> Any:
+    return arrow_table({name: [list(values)] for name, values in columns.items()})
 
 
 def run_on_ray(job: Job, report: dict[str, Any], workers: int, address: str | None) -> None:
@@ -76,12 +84,32 @@ def run_on_ray(job: Job, report: dict[str, Any], workers: int, address: str | No
         address: The address of a cluster; None takes a connected one, or starts Ray here.
 
     Raises:
-        InputError: The cluster cannot be reached, or a worker raised it.
+        InputError: The cluster cannot be reached, Ray is too old, or a worker raised it.
     """
     with connected(address) as ray:
+        arrow = require("pyarrow", "ray", "the engine 'ray'")
         from ray.data import Datasource, ReadTask
         from ray.data.block import BlockMetadata
-        from ray.data.checkpoint import CheckpointConfig
+
+        try:
+            from ray.data.checkpoint import CheckpointConfig, NumpyArrayBasedCheckpointFilter
+        except ImportError as error:
+            raise InputError(
+                f"The engine 'ray' needs Ray 2.60, and this is {ray.__version__}. Update it: pip "
+                "install -U 'ray[data]'"
+            ) from error
+
+        class Unwritten(NumpyArrayBasedCheckpointFilter):
+            """Removes the rows of earlier runs from chunks."""
+
+            def filter_rows_for_block(self, chunks: Any) -> Any:
+                left = [chunks.slice(0, 0)]
+                for row in range(len(chunks)):
+                    columns = {name: chunks[name][row].values for name in JobRow._fields}
+                    rows = super().filter_rows_for_block(arrow_table(columns))
+                    if len(rows):
+                        left.append(_in_one_row(rows.to_pydict()))
+                return arrow.concat_tables(left)
 
         class Rows(Datasource):
             def get_read_tasks(self, *arguments: Any, **options: Any) -> list[Any]:
@@ -95,21 +123,23 @@ def run_on_ray(job: Job, report: dict[str, Any], workers: int, address: str | No
         context = ray.data.DataContext.get_current()
         before = context.checkpoint_config, context.enable_progress_bars
         context.enable_progress_bars = False
-        context.checkpoint_config = CheckpointConfig("id", str(checkpoint))
-        # One CPU remains for Ray's filter of completed rows.
-        share = max((ray.cluster_resources().get("CPU", 1) - 1) / workers, 0.01)
+        context.checkpoint_config = CheckpointConfig(
+            "id", str(checkpoint), checkpoint_filter_cls=Unwritten
+        )
+        # One CPU remains for Ray's filter of completed rows; on a machine of one, workers ask none.
+        share = max(ray.cluster_resources().get("CPU", 1) - 1, 0) / workers
         largest = max(node["Resources"].get("CPU", 1) for node in ray.nodes())
         try:
-            rows = ray.data.read_datasource(Rows(), num_cpus=0)
-            rows.repartition(target_num_rows_per_block=job.part_rows).map_batches(
+            rows = ray.data.read_datasource(Rows(), num_cpus=0, override_num_blocks=PIECES)
+            rows.map_batches(
                 Computing,
                 fn_constructor_args=(job, report["precision"]),
-                batch_size=job.part_rows,
+                batch_size=1,
                 batch_format="pyarrow",
                 concurrency=workers,
                 num_cpus=min(int(share) or share, largest),
                 max_task_retries=RETRIES,
-            ).write_parquet(str(job.folder), ray_remote_args={"num_cpus": 0})
+            ).write_parquet(str(job.folder), concurrency=workers, ray_remote_args={"num_cpus": 0})
         except ray.exceptions.RayTaskError as error:
             raise error.cause from error
         except ray.exceptions.RayActorError as error:

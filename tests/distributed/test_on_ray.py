@@ -120,7 +120,7 @@ def test_the_driver_is_killed(ray, job, rows, expected, capsys):
     process.send_signal(signal.SIGKILL)
     process.wait()
     # Workers may outlive their driver for a moment, and write.
-    _, alive = psutil.wait_procs(workers, timeout=60)
+    _, alive = psutil.wait_procs(workers, timeout=240)
     assert not alive
     checkpoint = job.output.with_name(f"{job.output.name}.checkpoint")
     assert list(checkpoint.glob("*.parquet"))
