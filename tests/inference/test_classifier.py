@@ -69,6 +69,17 @@ def test_logits_are_those_of_stock(save, family, are_pairs):
     assert np.allclose(scores.sum(axis=1), 1) and (scores.argmax(1) == found.argmax(1)).all()
 
 
+def test_scores_of_each_problem(save):
+    classifier, logits = load(save("Bert")), torch.tensor([[0.3, -2.0, 1.1], [0.0, 4.0, 0.0]])
+    for problem, expected in (
+        ("single_label_classification", logits.softmax(-1)),
+        ("multi_label_classification", logits.sigmoid()),
+        ("regression", logits),
+    ):
+        classifier.model.config.problem_type = problem
+        np.testing.assert_allclose(classifier.probabilities(logits.numpy()), expected, atol=1e-6)
+
+
 def test_what_is_refused(save):
     classifier = load(save("Bert"))
     assert classifier.logits([]).shape == (0, 3)

@@ -122,9 +122,11 @@ def test_results_are_those_of_stock(save_tiny, case, batches):
     assert not [name for name in packed_loop._METHODS if name in vars(model)]
 
 
-@pytest.mark.parametrize("switch", ["unpad_inputs", "train", "module"])
+@pytest.mark.parametrize("switch", ["unpad_inputs", "train", "module", "left"])
 def test_where_the_padded_path_stays(save_tiny, switch, batches):
     model = dense(save_tiny)
+    if switch == "left":
+        model.tokenizer.padding_side = "left"  # stock's positions count the padding
     expected = model.encode(TEXTS)
     if switch == "unpad_inputs":
         model[0].unpad_inputs = False

@@ -62,9 +62,11 @@ def test_what_is_compared_and_that_models_stay_as_they_were(name):
     ours = tiny(name).train()
     ours.set_attn_implementation("eager")
     reference = reference_model(ours)
-    before = copy.deepcopy(ours.state_dict())
+    before, ran = copy.deepcopy(ours.state_dict()), set()
+    ours.register_forward_pre_hook(lambda model, _: ran.add(model.config._attn_implementation))
     report = compare(ours, reference, labels=True, gradients=True, backends=BACKENDS)
     assert report.passed, report.summary()
+    assert ran == {*BACKENDS}
     expected = {f"fp32 {backend} {case}" for backend in BACKENDS for case in CASES}
     assert {row.case for row in report.rows} == expected
     names = {row.name for row in report.rows}
@@ -109,6 +111,8 @@ def test_bf16_finds_small_errors_everywhere():
     )
     report = compare_outputs(found, expected, torch.ones(3, 5), precise=exact)
     assert [row.note[:10] for row in report.failures] == ["mean error"]
+    report.rows.append(ParityRow("case", "within its tolerance", 1.0, 1.0, 1.0, 1.01, True))
+    assert not report.worst.passed
 
 
 def test_batches_have_every_kind_of_padding():
