@@ -67,7 +67,8 @@ def test_options_reach_the_pipeline(hf_bert, model, tmp_path):
     assert record["answers"] == [pipe(model)(question="night?", context=CONTEXT)]
 
 
-def test_table(hf_bert, model, tmp_path):
+def test_table(hf_bert, model, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     (tmp_path / "short.yaml").write_text("max_question_len: 1")
     asked = ("--question", "a\nb?", "--context", CONTEXT, "--config", tmp_path / "short.yaml")
     result = hf_bert("answer", model, *asked, "--top-k", 2)
@@ -75,6 +76,8 @@ def test_table(hf_bert, model, tmp_path):
     best, second = pipe(model)(question="a\nb?", context=CONTEXT, top_k=2, max_question_len=1)
     for words in ("a b?", f"{best['start']}–{best['end']}", f"{second['score']:.4f}"):
         assert words in result.out
+    for start, end in ((it["start"], it["end"]) for it in (best, second)):
+        assert f" {CONTEXT[max(start - 24, 0) : end + 24].strip()}" in result.out.replace("…", " ")
 
 
 def test_no_answer(hf_bert, model, tmp_path):

@@ -6,6 +6,7 @@ import random
 import pytest
 
 import hf_bert_impl
+from hf_bert_impl.training import finetuning
 
 
 @pytest.fixture
@@ -73,3 +74,16 @@ def test_table_shows_the_spread(hf_bert, arguments, tmp_path):
     assert (status, out) == (0, "")
     for part, line in zip(("validation", "test"), err.splitlines(), strict=True):
         assert line.startswith(f"note: all 64 {part} examples are training examples too. Their ")
+
+
+def test_an_interrupted_run_on_glue(hf_bert, arguments, tmp_path, monkeypatch):
+    """Its validation data have a name of their own; what is left can be resumed."""
+
+    def stop(task, sources, *_):
+        assert sources.validation == "validation_matched"
+        (tmp_path / "out.unfinished").mkdir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(finetuning, "finetune", stop)
+    result = hf_bert(*arguments[:2], "--task", "mnli", "--output", tmp_path / "out")
+    assert "run the same command with --resume" in result.err

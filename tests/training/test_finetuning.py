@@ -2,6 +2,7 @@
 
 import json
 import random
+import statistics
 from pathlib import Path
 
 import pytest
@@ -108,9 +109,13 @@ def test_a_task_learns_and_its_folder_scores_the_same(tune, write, sentences, na
     again(report, out, "validation", file, options.get("columns"))
 
 
-def test_classification(tune, sentiment):
+def test_classification(tune, sentiment, monkeypatch):
     train, dev, test = sentiment("train", 320, 1), sentiment("dev", 31, 2), sentiment("test", 37, 3)
-    report, out = tune(make_task("classification", COLUMNS), train, dev, test)
+    task, titles = make_task("classification", COLUMNS), []
+    draw = task.draw
+    monkeypatch.setattr(type(task), "draw", lambda _, *it: draw(*it) and titles.append(it[-1]))
+    report, out = tune(task, train, dev, test)
+    assert titles == ["classification: test, 37 examples"]
     assert report["test"]["accuracy"] > 0.9
     assert report["validation"].keys() == report["test"].keys() >= {"accuracy", "f1"}
     assert report["training"]["examples"] == {"train": 320, "validation": 31, "test": 37}
@@ -190,6 +195,7 @@ def test_seeds_are_reproducible_and_spread(run, tmp_path):
     assert report["training"]["seed"] == (5, 6, 7)[scores.index(max(scores))]
     spread = report["spread"]["validation"]["accuracy"]
     assert spread["mean"] == pytest.approx(sum(scores) / 3)
+    assert spread["std"] == pytest.approx(statistics.stdev(scores))
     assert (spread["min"], spread["max"]) == (min(scores), max(scores))
     single = run(seeds=(6,), learning_rate=4e-3, batch_size=8, output=tmp_path / "single")
     assert single["validation"] == report["seeds"][6]["validation"]
@@ -239,7 +245,7 @@ def test_one_file_is_split_with_the_same_mix_of_labels(tune, sentiment):
     file = sentiment("all", 90, 1)
     lines = Path(file).read_text() * 2  # each text twice
     Path(file).write_text(lines)
-    report, _ = tune(make_task("classification", COLUMNS), file, split="0.7,0.2,0.1", epochs=1)
+    report, out = tune(make_task("classification", COLUMNS), file, split="0.7,0.2,0.1", epochs=1)
     assert report["validation"].keys() == report["test"].keys()
     counts = report["training"]["examples"]
     rows = make_task("classification", COLUMNS).read(file)
@@ -252,8 +258,11 @@ def test_one_file_is_split_with_the_same_mix_of_labels(tune, sentiment):
         assert len(texts[part]) == pytest.approx(share * len(whole), abs=1)
         bad = [sum(row.label == "B" for row in found) / len(found) for found in (parts[part], rows)]
         assert bad[0] == pytest.approx(bad[1], abs=0.12)
-    again = split_examples(rows, (0.7, 0.2, 0.1), seed=42)
-    assert again == parts != split_examples(rows, (0.7, 0.2, 0.1), seed=3)
+    kept = [line for line in lines.splitlines(True) if line.split("\t")[0] in texts["test"]]
+    Path(file).write_text("".join(kept))
+    again(report, out, "test", file, COLUMNS)
+    repeated = split_examples(rows, (0.7, 0.2, 0.1), seed=42)
+    assert repeated == parts != split_examples(rows, (0.7, 0.2, 0.1), seed=3)
     assert split_examples(rows, (0.9, 0.1), seed=3).keys() == {"train", "validation"}
 
 
