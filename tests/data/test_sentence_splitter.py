@@ -19,6 +19,7 @@ from hf_bert_impl.data.sentence_splitter import split_sentences
         ["The U.S. Senate met at 5 p.m. Monday.", "It left."],
         ["“Why?” he asked.", "Nobody knew (not even she.)", "Well."],
         ["He said “Go.”", "She went."],
+        ["He asked “Why?” (twice).", "She went."],
         ["Apples, pears, etc. are fruit.", "See e.g. Fig. 3."],
         ["Wait... what?", "Yes!!", "No."],
         ["今天下雨。", "我们回家！", "“好吗？”", "他说。"],

@@ -3,7 +3,7 @@
 import pytest
 
 from hf_bert_impl import BertTokenizer
-from hf_bert_impl.data.windows import cut_windows
+from hf_bert_impl.data.windows import cut_windows, max_context_windows
 
 WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] who what ? . , the a cat sat on mat anna ##s na ##ive cafe e "
@@ -57,6 +57,9 @@ def test_defaults(tokenizer):
     room = 384 - 6
     assert [window.first for window in windows] == [0, 250, 500, 750, 1000]
     assert [window.stop for window in windows] == [room, room + 250, room + 500, room + 750, 1200]
+    # The window around a token: a hundredth of its length counts, so 378 tokens against 200 do.
+    owner = max_context_windows(windows)
+    assert [*owner[[313, 314, 1064, 1065]]] == [0, 1, 3, 4]
     # In a small window half of the context tokens overlap: 128 would not fit.
     small = one(tokenizer, "who sat ?", context, max_seq_len=31)
     assert [window.first for window in small[:3]] == [0, 25 - 12, 2 * (25 - 12)]
@@ -101,6 +104,3 @@ def test_places_in_the_text(tokenizer, text, pieces, words):
     if words is not None:
         found = zip(context.word_starts, context.word_ends, strict=True)
         assert [text[start:end] for start, end in found] == words
-
-
-# --- wrong input -----------------------------------------------------------------------------

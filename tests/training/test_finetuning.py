@@ -215,6 +215,16 @@ def test_the_metric_decides_on_the_best_epoch_and_when_to_stop(run, monkeypatch)
         assert (training["best_epoch"], len(training["history"])) == (best, epochs), metric
 
 
+def test_early_stopping_keeps_the_best_epoch(run, tmp_path):
+    report = run(epochs=30, early_stopping=2, learning_rate=4e-3)
+    accuracies = [entry["accuracy"] for entry in report["training"]["history"]]
+    assert len(accuracies) < 30
+    best = accuracies.index(report["validation"]["accuracy"])
+    assert len(accuracies) - 1 - best == 2
+    assert report["validation"]["accuracy"] == max(accuracies)
+    again(report, tmp_path / "out", "validation", str(tmp_path / "dev.tsv"), COLUMNS)
+
+
 def test_every_metric_can_be_chosen():
     """Each task scores the files that it names."""
     for name in ("classification", "regression", "token-classification", "masked-lm"):
