@@ -17,7 +17,12 @@ from transformers import PreTrainedModel
 from transformers.utils import CONFIG_NAME
 
 from hf_bert_impl.auto import registered
-from hf_bert_impl.checkpoint_files import check_folder, check_size, explained
+from hf_bert_impl.checkpoint_files import (
+    check_folder,
+    check_size,
+    check_tokenizer,
+    explained,
+)
 from hf_bert_impl.data.option_ranges import COUNT, STEPS, check_length
 from hf_bert_impl.encoders.lengths import longest_sequence
 from hf_bert_impl.encoders.weights import computed_in
@@ -403,6 +408,7 @@ def checked_files(path: str | None, kind: str, options: Mapping[str, Any]) -> It
         with (
             registered() if needs_own else contextlib.nullcontext(),
             explained(check_folder, os.path.join(path, below) if below else path),
+            explained(check_tokenizer, path, place),
         ):
             yield
     except (InputError, ImportError):

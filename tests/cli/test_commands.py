@@ -76,7 +76,7 @@ DAMAGES = {
     "other sizes": (LOADERS, fields("config.json", hidden_size=35), "does not fit the config"),
     "weights cut": (LOADERS, cut, "9000 bytes"),
     "weights with NaN": (LOADERS, spoil, "NaN or infinite weights: 2 NaN among the 900 of"),
-    "tokenizer": (LOADERS - SENTENCES | {"pretrain"}, write("tokenizer.json", "null"), "json"),
+    "tokenizer": (LOADERS | {"pretrain"}, write("tokenizer.json", "null"), "json"),
     "tokenizer's config": (LOADERS, write("tokenizer_config.json", DEEP), "json"),
     "no mask token": (MASKS | {"pretrain"}, without_mask, "no mask token"),
     "modules": (SENTENCES, write("modules.json", ["a", "b"]), "a module without 'type' or 'path'"),
