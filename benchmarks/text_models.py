@@ -497,9 +497,18 @@ def race_all(
             milliseconds = 1000 * whole(times[one])
             rows.append(
                 TextRow(
-                    *(case.name, case.rows, case.tokens, one.name, one.dtype, milliseconds),
-                    *(statistics.median(ratios), min(ratios), max(ratios)),
-                    *(error, mib[index], scores[index]),
+                    case=case.name,
+                    texts=case.rows,
+                    tokens=case.tokens,
+                    contestant=one.name,
+                    dtype=one.dtype,
+                    ms=milliseconds,
+                    ratio=statistics.median(ratios),
+                    ratio_min=min(ratios),
+                    ratio_max=max(ratios),
+                    error=error,
+                    mib=mib[index],
+                    spearman=scores[index],
                 )
             )
         yield rows

@@ -404,10 +404,11 @@ def checked_files(path: str | None, kind: str, options: Mapping[str, Any]) -> It
         refuse_code(path, tokenizer_class(read_fields(path, TOKENIZER_CONFIG, place), config))
     # transformers refuses these models, or drops what its own class does not compute.
     needs_own = own.is_extended or own.pruned_heads if own else model_type == EXTENDED_MODEL_TYPE
+    folder = os.path.join(path, below) if below and os.path.isdir(path) else path
     try:
         with (
             registered() if needs_own else contextlib.nullcontext(),
-            explained(check_folder, os.path.join(path, below) if below else path),
+            explained(check_folder, folder),
             explained(check_tokenizer, path, place),
         ):
             yield

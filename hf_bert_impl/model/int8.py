@@ -70,6 +70,7 @@ class Int8Product(Product):
         whole, self.few_rows = whole.to(torch.int8), few_rows or -1  # no rows are oneDNN's too
         self.sums = Int8Sums(whole, scale, self.zero)
         self.few_sums = self.shared = None
+        self.copies_bias = len(layers) > 1
         if few_rows and shares_range:
             self.shared, self.copies_bias = SharedRange(whole, scale, self.bias), True
         elif few_rows:

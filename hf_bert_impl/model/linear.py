@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache
-from itertools import chain, count
+from itertools import chain, compress, count
 from operator import attrgetter, is_, methodcaller
 from typing import Any, NamedTuple
 
@@ -170,9 +170,7 @@ class Product:
     dtype: torch.dtype
     #: Whether a row has the same bits in any number of rows.
     is_steady = False
-    #: The bias as it is used; a copy, or the layer's own.
-    bias: Tensor
-    #: Whether the kernel has another copy of the bias.
+    #: Whether it has a copy of the bias, and does not read the layer's own.
     copies_bias = False
 
     def __call__(
@@ -218,6 +216,7 @@ class FloatProduct(Product):
         self.multiply = torch.ops.mkldnn._linear_pointwise.default._op
         self.multiply_and_add = torch.ops.mkldnn._linear_pointwise.binary._op
         weight, self.bias = joined(layers)
+        self.copies_bias = len(layers) > 1
         self.widths = [layer.out_features for layer in layers]
         weights: Any = [layer.weight for layer in layers] if self.most_rows < math.inf else []
         self.parts = list(zip(weights, self.bias.split(self.widths), strict=False))
@@ -379,21 +378,23 @@ class Source:
 
     Args:
         layers: Side by side.
-        packed: The product if it has a copy of their weights; None if it reads them.
+        is_packed: Whether the product has a copy of their weights.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], packed: "Product | None" = None) -> None:
+    def __init__(self, layers: Sequence[nn.Module], is_packed: bool = False) -> None:
         self.slots = [layer._parameters for layer in layers]
         self.values = list(chain.from_iterable(map(dict.values, self.slots)))
         self.parameters = [value for value in self.values if value is not None]
-        copied: list[Tensor] = []
-        if packed is not None:
-            own = None if packed.copies_bias else packed.bias  # which is read where it is
-            copied = [value for value in self.parameters if value is not own]
         # Views: they hold the memory, so that no other tensor can get it.
-        self.samples = list(map(_sample, copied))
-        self.facts = _OF_LIVE if packed is None else _OF_COPIES
+        self.samples = list(map(_sample, self.parameters)) if is_packed else []
+        self.facts = _OF_COPIES if is_packed else _OF_LIVE
         self.before = _read(self)
+
+    def skip_biases(self) -> None:
+        """Compares no numbers of biases, for a product that reads them where they are."""
+        weights = [each.ndim > 1 for each in self.parameters]
+        self.samples = list(compress(self.samples, weights))
+        self.before[-1] = list(compress(self.before[-1], weights))
 
     def is_unchanged(self) -> bool:
         """Whether the layers have the parameters that they had, unchanged."""
@@ -499,10 +500,13 @@ class Packed:
                 is_plain = self.kernels is not None and not any(map(why_not_packed, layers))
                 # A copy may have been converted since: this CPU may lack kernels for that.
                 is_plain = is_plain and layers[0].weight.dtype is self.kernels.states_dtype
+                # First, so that a change meanwhile shows.
+                source = Source(layers if is_plain else (), is_packed=True)
                 self.product = self.kernels.pack(*layers, form=self.form) if is_plain else None
+                if is_plain and not self.product.copies_bias:
+                    source.skip_biases()
                 self.layers = layers
-                # Last: it shows that the rest is there.
-                self.source = Source(layers if is_plain else (), self.product)
+                self.source = source  # last: it shows that the rest is there
             return self.product is not None and layers == self.layers
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -436,6 +436,7 @@ class BertModel(BertPreTrainedModel):
             head_mask=head_mask,
             **kwargs,
         )
+        # By position, since transformers compares every name with old ones.
         return BaseModelOutputWithPoolingAndCrossAttentions(
             encoded.pad(encoded.states),
             encoded.pooled,

@@ -114,8 +114,6 @@ class SteadyProduct(Product):
 
     def __init__(self, product: Product, probe: Probe) -> None:
         self.product, self.probe, self.dtype = product, probe, product.dtype
-        # Of packed weights, whose source is compared; a product on live weights has no bias.
-        self.bias: Any = getattr(product, "bias", None)
         self.copies_bias = product.copies_bias
         # Calls that passed: hashing a probe takes a time that can be measured.
         self.passed: set[tuple[int, Fused, bool, int]] = set()
