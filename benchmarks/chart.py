@@ -17,11 +17,8 @@ ROOT = Path(__file__).parents[1]
 #: By processor and model, the recorded runs. A later run replaces the rows that it measures again.
 RUNS = {
     "AMD EPYC Zen 4, AVX-512": {
-        "all-MiniLM-L6-v2": (
-            *("minilm-avx512", "minilm-sentence"),
-            *("minilm-static-int8", "minilm-int8"),
-        ),
-        "BERT-base": ("base-avx512", "base-sentence", "base-static-int8", "base-int8"),
+        "all-MiniLM-L6-v2": ("minilm-avx512", "minilm-static-int8"),
+        "BERT-base": ("base-avx512", "base-static-int8"),
     },
     "AMD EPYC Zen 3, AVX2": {
         "all-MiniLM-L6-v2": ("minilm-avx2",),
@@ -61,6 +58,7 @@ FAMILY_CASES = ("one sentence", "32 sentences")
 CASES = {
     "short": "32 sentences, 56 % padding",
     "sentence": "one sentence",
+    "queries": "one query of 5 to 40 tokens",
     "full": "16 × 64 tokens, no padding",
 }
 #: Runs of sentence vectors, and of a busy machine without and with OMP_WAIT_POLICY=passive.
@@ -348,13 +346,15 @@ def tables() -> dict[str, str]:
             cells = [cell(races, case, precision, BASELINE, "float32") for case in CASES]
             if any(cells):
                 error = max(errors.get(precision, 0) for _, errors in loaded)
-                precision_rows.append([processor, precision, *cells, f"{error:.0e}"])
+                measured = [each or "–" for each in cells]
+                precision_rows.append([processor, precision, *measured, f"{error:.0e}"])
         for precision in PRECISIONS:
             for peer in PEERS:
                 if peer != BASELINE or precision == "bfloat16":
                     cells = [cell(races, case, precision, peer, precision) for case in CASES]
                     if any(cells):
-                        peer_rows.append([processor, precision, PEERS[peer], *cells])
+                        measured = [each or "–" for each in cells]
+                        peer_rows.append([processor, precision, PEERS[peer], *measured])
     busy_rows = [
         [
             case,

@@ -126,6 +126,8 @@ def test_a_sequence_alone_and_in_a_batch(head, prepared, backend, layout):
     width, heads = rng.choice(SIZES)
     fields = dict(hidden_size=width, num_attention_heads=heads, max_position_embeddings=64)
     fields |= dict(intermediate_size=rng.choice([37, 128]), attn_implementation=backend)
+    if prepared == "int8":  # torch's SiLU and GELU by tanh have no steady bits at odd widths
+        fields["hidden_act"] = rng.choice(["gelu", "relu", "tanh"])
     config = random_config(rng.randrange(1000), head, **fields, batch_invariant=True)
     model = random_model(head, config)
     if prepared is not None:
