@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from hf_bert_impl.errors import one_line
@@ -19,11 +20,11 @@ def sentence_folder(source: Source) -> Path | None:
     Raises:
         InputError: modules.json is damaged, or names a folder outside.
     """
-    weights = source.checkpoint.files[0].parent.resolve()
+    weights = os.path.realpath(source.checkpoint.files[0].parent)
     for folder in source.folders:
         if (folder / MODULES).is_file():
             modules = read_modules(folder)
-            if modules and (folder / modules[0][1].strip("/")).resolve() == weights:
+            if modules and os.path.realpath(folder / modules[0][1].strip("/")) == weights:
                 return folder
     return None
 

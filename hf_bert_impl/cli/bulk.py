@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -141,7 +142,7 @@ def check_output(given: JobOptions, endings: tuple[str, ...]) -> None:
             engine cannot write it.
     """
     source, output = given.file, given.output
-    place, read = output.resolve(), Path(source).expanduser().resolve()
+    place, read = (Path(os.path.realpath(path)) for path in (output, os.path.expanduser(source)))
     if source != "-" and place in (read, *read.parents) and not output.is_file():
         raise InputError(f"The input {source} is inside --output {output}. Choose another output.")
     if source != "-" and read.is_dir() and read in place.parents:  # a resumed run would read it

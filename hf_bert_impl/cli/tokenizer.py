@@ -49,7 +49,7 @@ class Corpus:
 
         self.check_output()
         begin = time.perf_counter()
-        with quiet_libraries(), output_lock(self.output.resolve()):
+        with quiet_libraries(), output_lock(self.output):
             self.check_output()  # again: another run may have written it meanwhile
             trained, report = train()
             with atomic_files(self.output) as folder:

@@ -221,8 +221,9 @@ class Job:
             InputError: The folder holds other files, another job, or a finished job.
         """
         folder = self.folder
-        if folder.exists() and not folder.is_dir():
-            raise InputError(f"{folder} is a file, not a folder. Choose another output.")
+        if os.path.lexists(folder) and not folder.is_dir():
+            kind = "a file" if folder.exists() else "a dangling link"
+            raise InputError(f"{folder} is {kind}, not a folder. Choose another output.")
         if not (folder / JOB).exists():
             if any(not file.name.startswith(".partial-") for file in folder.glob("*")):
                 raise InputError(

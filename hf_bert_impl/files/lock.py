@@ -52,8 +52,8 @@ def output_lock(output: Path) -> Iterator[None]:
 
 def lock_file(output: Path) -> Path:
     """The file that is locked: `.NAME.lock` next to the output, or in it if only it is writable."""
-    output = Path(os.path.abspath(output))
-    place = output.parent.resolve()
+    output = Path(os.path.realpath(output))  # unlike `resolve`, of a link to itself too
+    place = output.parent
     if not os.access(place, os.W_OK) and output.is_dir():
         place = output  # such as a mounted folder
     return place / f".{output.name}.lock"

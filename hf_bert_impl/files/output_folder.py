@@ -73,12 +73,14 @@ def check_output(
         raise InputError(f"{folder} is a file. Choose another name for the folder.")
     for source in sources:
         real = Path(os.path.realpath(source))
-        if folder.resolve() in (real, *real.parents):
+        if Path(os.path.realpath(folder)) in (real, *real.parents):
             raise InputError(
                 f"{source} is in the output {folder}, which would be replaced. Choose another "
                 "output."
             )
-    has_files = folder.is_dir() and any(file != lock_file(folder) for file in folder.iterdir())
+    has_files = folder.is_dir() and any(
+        file.name != lock_file(folder).name for file in folder.iterdir()
+    )
     if has_files and not overwrite:
         other = "" if overwrite is None else ", or replace it with `overwrite=True`"
         raise InputError(
@@ -96,7 +98,7 @@ def output_folder(folder: Path) -> Iterator[Path]:
     Raises:
         InputError: The folder is not writable.
     """
-    folder = folder.resolve()
+    folder = Path(os.path.realpath(folder))
     fresh = folder.with_name(_fresh_prefix(folder) + secrets.token_hex(4))
     try:
         fresh.mkdir()

@@ -109,7 +109,7 @@ def finetune(
     is_main, work = state.is_main_process, unfinished(options.output)
     with contextlib.ExitStack() as held:
         if is_main:
-            held.enter_context(output_lock(options.output.resolve()))
+            held.enter_context(output_lock(options.output))
             dataset = [] if task.dataset is None else [task.dataset.partition(":")[0]]
             check_new(options, [options.model, *dataset, *sources.named().values()])
         tokenizer = load_tokenizer(options.model, {})

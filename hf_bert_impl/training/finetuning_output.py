@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -42,7 +43,7 @@ PREDICTIONS = "predictions.png"
 
 def unfinished(output: Path) -> Path:
     """OUT.unfinished."""
-    place = output.resolve()
+    place = Path(os.path.realpath(output))
     return place.with_name(f"{place.name}.unfinished")
 
 
@@ -60,7 +61,7 @@ def check_new(options: FinetuningOptions, inputs: Iterable[str] = ()) -> None:
     # After a restart by the launcher, existing files are its own.
     overwrite = options.overwrite or has_begun(options.output)
     sources = [path for path in map(Path, inputs) if path.exists()]
-    check_output(options.output.resolve(), sources, overwrite)
+    check_output(options.output, sources, overwrite)
     content = "a run to continue with `resume=True`"
     check_output(unfinished(options.output), sources, overwrite or options.resume, content)
 
@@ -146,7 +147,7 @@ def finish(output: Path, model: Path, report: Mapping[str, Any]) -> None:
             file.unlink()
     write_json(model / METRICS, report)
     (model / CARD).write_text(fine_tuned_card(model, report), encoding="utf-8")
-    old = swap_in(model, output.resolve())
+    old = swap_in(model, Path(os.path.realpath(output)))
     if old is not None:
         shutil.rmtree(old, ignore_errors=True)
     shutil.rmtree(unfinished(output))

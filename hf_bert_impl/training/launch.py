@@ -76,14 +76,14 @@ def check_not_refused() -> None:
 def has_begun(output: Path) -> bool:
     """Whether this launch has begun to write an output, as before a restart."""
     store = agent_store()
-    return store is not None and store.check([f"output/{output.resolve()}"])
+    return store is not None and store.check([f"output/{os.path.realpath(output)}"])
 
 
 def begin(output: Path) -> None:
     """Records that this launch writes an output."""
     store = agent_store()
     if store is not None:
-        store.set(f"output/{output.resolve()}", "")
+        store.set(f"output/{os.path.realpath(output)}", "")
 
 
 def is_first_to_fail(is_refused: bool) -> bool:

@@ -104,7 +104,7 @@ def pretrain(
     )
     arguments = training_arguments(options)
     output, is_main = options.output, state.is_main_process
-    with output_lock(output.resolve()) if is_main else contextlib.nullcontext():
+    with output_lock(output) if is_main else contextlib.nullcontext():
         settings, checkpoint = broadcast_object_list(
             [_begin(options, config, tokenizer) if is_main else None]
         )[0]

@@ -102,6 +102,22 @@ def test_a_bad_checkpoint(hf_bert, one_error_line, place, kind, command):
     refused(hf_bert, one_error_line, RUNS[command], words)
 
 
+@pytest.mark.parametrize("command", sorted(RUNS))
+def test_a_link_to_itself(hf_bert, one_error_line, place, command):
+    """In place of each path that a command reads or writes, and of that path's folder."""
+    skip_without_packages(command)
+    words, start = shlex.split(RUNS[command]), len(command.split())
+    for number, word in enumerate(words):
+        if number < start or not (word.startswith("new/") or Path(word).exists()):
+            continue
+        ring = Path(f"ring{Path(word).suffix}")
+        if not ring.is_symlink():
+            ring.symlink_to(ring)
+        for path in (f"./{ring}", f"./{ring}/{Path(word).name}"):
+            line = shlex.join([*words[:number], path, *words[number + 1 :]])
+            refused(hf_bert, one_error_line, line)
+
+
 SQUAD = "evaluate squad predictions.json squad.json"
 TUNE = "finetune BertModel {1} --task {0} -o new/out --epochs 1 -q"
 #: Data files, and the commands that read them.
