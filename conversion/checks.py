@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 OUTPUT_TOLERANCE = 2e-5
 #: The same for codertimo, whose LayerNorm divides by a deviation without an epsilon in the root.
 CODERTIMO_TOLERANCE = 2e-4
+#: Of weights rounded to a smaller dtype: in its epsilons, as a share of an output's maximum.
+ROUNDED_TOLERANCE = 32
 _MAX_REFERENCE_BYTES = 1 << 30
 #: Further exceptions of numpy for a damaged file.
 _DAMAGED = (EOFError, zipfile.BadZipFile, zlib.error)
@@ -199,16 +201,25 @@ def check_outputs(folder: Path, target: Target, file: Path) -> Check:
             "reference",
         ) from error
     errors = {name: (computed[name] - arrays[name]).abs().max().item() for name in common}
+    codertimo = target.config.variant == "codertimo"
+    tolerance, rounding = CODERTIMO_TOLERANCE if codertimo else OUTPUT_TOLERANCE, _rounding(target)
+    bounds = {name: tolerance + rounding * arrays[name].abs().max().item() for name in common}
     title = f"outputs compared with {file.name}"
     if not errors:
         return Check(title, None, note="it has no output of this model")
-    worst = max(errors, key=lambda name: _nan_last(errors[name]))
+    worst = max(errors, key=lambda name: _nan_last(errors[name] / bounds[name]))
     note = f"largest error of {len(errors)} outputs; {worst}"
     if target.fit.missing:
         return Check(title, None, errors[worst], None, note + "; some weights are new")
-    codertimo = target.config.variant == "codertimo"
-    tolerance = CODERTIMO_TOLERANCE if codertimo else OUTPUT_TOLERANCE
-    return Check(title, errors[worst] <= tolerance, errors[worst], tolerance, note)
+    return Check(title, errors[worst] <= bounds[worst], errors[worst], bounds[worst], note)
+
+
+def _rounding(target: Target) -> float:
+    """The error of outputs by weights in a smaller dtype than the source's, as a share of them."""
+    pairs = ((target.tensors[name], tensor) for name, tensor in target.fit.tensors.items())
+    steps = (torch.finfo(made.dtype).eps for made, given in pairs if made.dtype != given.dtype)
+    step = max(steps, default=0.0)
+    return ROUNDED_TOLERANCE * step if step > torch.finfo(torch.float32).eps else 0.0
 
 
 @torch.no_grad()

@@ -91,10 +91,17 @@ def convert(
             except UnusableTokenizer as error:  # its files are copied
                 why_none = str(error)
         notes = [*source.notes]
-        if source.config_file and source.config_file.name not in CONFIG_NAMES:
-            notes.append(f"the config is {source.config_file.name}; `config` chooses another")
+        guessed = source.config_file if chosen.config is None else None
+        if guessed and guessed.name not in CONFIG_NAMES:
+            notes.append(f"the config is {guessed.name}; `config` chooses another")
         if vocabulary is not None and vocabulary.note:
             notes.append(vocabulary.note)
+        found = sorted({file.name for place in source.folders for file in place.glob("*vocab*")})
+        if vocabulary is None and found:
+            notes.append(
+                f"no tokenizer, because it is not clear which vocabulary is the model's: "
+                f"{', '.join(found):.200}. Name it vocab.txt"
+            )
         if tokenizer is not None:
             notes += _fit_tokenizer(target, tokenizer)
         sentences = sentence_folder(source)
@@ -208,7 +215,7 @@ def _checks(
     if chosen.check:
         yield check_upstream(folder, target)
         compared = [_unasked(outputs, file) for file in find_references(target)]
-        yield from _references(compared, chosen.dtype in ("float16", "bfloat16"))
+        yield from _references(compared, target.source.plan.table.tanh_gelu)
         yield from (run() for run in more)
         yield from (_unasked(tensors, other) for other in others if not chosen.check_all)
     if chosen.reference is not None:
@@ -224,13 +231,13 @@ def _unasked(run: Callable[[Path], Check], path: Path) -> Check:
         return Check(f"compared with {path.name}", None, note=str(error))
 
 
-def _references(checks: list[Check], is_rounded: bool) -> list[Check]:
+def _references(checks: list[Check], has_two_gelus: bool) -> list[Check]:
     """Outputs of the original software in the folder, which must be this model's.
 
-    A difference is only noted if the result is of a smaller dtype, or if another file agrees: a
-    folder may have one for each of Google's two activations.
+    Of Google's software a folder may have a file for each of its two activations. There, a
+    difference is only noted if another file agrees.
     """
-    if not is_rounded and not any(check.passed for check in checks):
+    if not (has_two_gelus and any(check.passed for check in checks)):
         return checks
     return [
         check if check.passed else replace(check, passed=None, note=f"differs; {check.note}")

@@ -147,7 +147,7 @@ def open_source(
         others = tuple(files[0] for files in choices[1:] if len(files) == 1)
         notes = [f"{hub_id} of the hub, commit {start.name}"] if hub_id else []
         if archive is not None:
-            notes += _take_from_beside(archive, folder)
+            notes += _take_from_beside(archive, places, options.config)
         yield Source(start, hub_id, archive, places, checkpoint, others, options, notes)
 
 
@@ -208,7 +208,8 @@ def _find(folders: Iterable[Path]) -> Path | None:
         if len(configs) > 1:
             names = ", ".join(path.name for path in configs)
             raise InputError(
-                f"{folder} has several configs ({names}). Choose one with `config`.", "config"
+                f"The checkpoint has several configs ({names}). Choose one with `config`.",
+                "config",
             )
         if configs:
             return configs[0]
@@ -222,7 +223,9 @@ def _is_config(path: Path) -> bool:
         return False  # another kind of JSON file
 
 
-def _take_from_beside(archive: Path, folder: Path) -> Iterator[str]:
+def _take_from_beside(
+    archive: Path, places: Sequence[Path], config: Path | str | None
+) -> Iterator[str]:
     """Copy the config and the vocabulary that an archive lacks from its own folder.
 
     Only files named after the archive, as bert-base-uncased-vocab.txt is, or with a usual name:
@@ -231,16 +234,18 @@ def _take_from_beside(archive: Path, folder: Path) -> Iterator[str]:
     Yields:
         A note on each file with a usual name.
     """
-    stem = re.escape(re.sub(r"(\.tar)?\.[a-z0-9]+$", "", archive.name))
-    has_vocabulary = any(folder.glob("*vocab*")) or (folder / "tokenizer.json").is_file()
+    stem = re.escape(re.sub(r"(\.tar)?\.\w+$", "", archive.name))
+    has_vocabulary = any(
+        any(place.glob("*vocab*")) or (place / "tokenizer.json").is_file() for place in places
+    )
     for is_there, names, own in (
-        (_find([folder]), CONFIG_NAMES, r"([-_.](bert_)?config)?\.json"),
+        (config or _find(places), CONFIG_NAMES, r"([-_.](bert_)?config)?\.json"),
         (has_vocabulary, _TOKENIZER_NAMES, r"[-_.](vocab\.txt|tokenizer\.json)"),
     ):
         files = [path for path in sorted(archive.parent.iterdir()) if path.is_file()]
         named = [path for path in files if re.fullmatch(stem + own, path.name)]
         for path in [] if is_there else named or [path for path in files if path.name in names]:
-            shutil.copyfile(path, folder / path.name)
+            shutil.copyfile(path, places[0] / path.name)
             if path not in named:
                 yield (
                     f"{archive.name} has no {path.name}: the one beside it was taken, which may be "

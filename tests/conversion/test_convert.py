@@ -306,13 +306,20 @@ def test_untied_decoder_is_kept(tmp_path):
 
 
 def test_outputs_of_another_model_beside_a_checkpoint(tmp_path):
+    """Alone or with a right file, and for rounded weights too, whose own outputs are accepted."""
     source = shutil.copytree(FIXTURES / "hf_mlm_no_pooler", tmp_path / "source")
-    with np.load(source / "expected.npz") as stored:
+    right = source / "expected.npz"
+    for dtype in ("float16", "bfloat16"):
+        report = convert(source, tmp_path / dtype, dtype=dtype, reference=right)
+        assert [check.passed for check in report.rows] == [True] * 3
+    with np.load(right) as stored:
         arrays = dict(stored)
     arrays["sequence_output"][1, 2, 3] += 2.7
-    np.savez(source / "expected.npz", **arrays)
-    with pytest.raises(InputError, match=r"not verified: outputs compared .* 2\.7e\+00"):
-        convert(source, tmp_path / "out")
+    np.savez(source / "other.npz", **arrays)
+    for options in ({}, {"dtype": "bfloat16"}, {"dtype": "float16"}):
+        with pytest.raises(InputError, match=r"not verified: outputs compared .* 2\.7e\+00"):
+            convert(source, tmp_path / "out", **options)
+        right.unlink(missing_ok=True)
     convert(source, tmp_path / "out", check=False)
 
 
@@ -371,6 +378,39 @@ def test_files_beside_an_archive(tmp_path):
     usual = archive_beside(tmp_path / "c", **other, **{"config.json": config})
     report = convert(usual, tmp_path / "usual")
     assert "bert-tiny.zip has no config.json: the one beside it was taken" in report.notes[0]
+
+
+def test_configs_and_vocabularies_of_which_none_is_certain(tmp_path):
+    content = (FIXTURES / "hf_mlm_no_pooler/config.json").read_text()
+    several = {"a.json": content, "b.json": content, "a-vocab.txt": "[PAD]", "b-vocab.txt": "[PAD]"}
+    (tmp_path / "other.json").write_text(content)
+    weights = FIXTURES / "hf_mlm_no_pooler/model.safetensors"
+    files = {name: text.encode() for name, text in several.items()}
+    archive = pack(tmp_path / "model.zip", files | {"model.safetensors": weights.read_bytes()})
+    with pytest.raises(InputError, match=r"several configs \(a\.json, b\.json\)\. .*`config`"):
+        convert(archive, tmp_path / "out")
+    report = convert(archive, tmp_path / "out", config=tmp_path / "other.json")
+    assert report.source["config"] == "other.json" and report.result["tokenizer"] is None
+    assert [note.partition(":")[2] for note in report.notes] == [
+        " a-vocab.txt, b-vocab.txt. Name it vocab.txt"
+    ]
+
+
+def test_the_config_of_a_saved_model_in_an_archive(tmp_path):
+    """It is above the folder of the weights, and others beside the archive are not taken."""
+    source = FIXTURES / "tf1"
+    config = json.loads((source / "bert_config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 0.5}))
+    (tmp_path / "vocab.txt").write_text("[PAD]")
+    files = {"saved_model.pb": b"1"}
+    files |= {name: (source / name).read_bytes() for name in ("bert_config.json", "vocab.txt")}
+    for file in source.glob("bert_model.ckpt.*"):
+        files[file.name.replace("bert_model.ckpt", "variables/variables")] = file.read_bytes()
+    report = convert(pack(tmp_path / "model.zip", files), tmp_path / "out", check=False)
+    assert (
+        report.source["config"] == "bert_config.json" and "vocab.txt" in report.result["tokenizer"]
+    )
+    assert hf_bert_impl.BertTokenizer.from_pretrained(tmp_path / "out").vocab_size > 100
 
 
 def test_a_link_to_itself(tmp_path):
