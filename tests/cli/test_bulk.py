@@ -32,8 +32,11 @@ def test_classify(hf_bert, one_error_line, save_tiny, lines, tmp_path):
     assert hf_bert(*command, "--overwrite", "-q").out == ""
     assert finished(out) == rows
     assert [row["id"] for row in rejects(out)] == ["k4"]
-    assert hf_bert(*command[:4], out.with_suffix(".parquet"), *command[5:], "-q").status == 0
-    assert read_table(out.with_suffix(".parquet")).to_pylist() == [*rows.values()]
+    file = out.with_suffix(".parquet")
+    command = (*command[:4], file, *command[5:])
+    assert hf_bert(*command, "-q").status == 0
+    assert read_table(file).to_pylist() == [*rows.values()]
+    assert hf_bert(*command, "--resume") == (0, f"{file} is finished\n", "")
     one_error_line(hf_bert(*command[:4], out.with_suffix(".csv")), "End the name in .parquet")
     one = save_tiny("BertForSequenceClassification", num_labels=1)
     one_error_line(

@@ -59,6 +59,7 @@ def test_json_and_resume(run, place):
     BertForMaskedLM.from_pretrained(place / "made")
     again = run("--objective", "mlm", "--resume", "--json", settings=settings)
     assert json.loads(again.out)["training"] == report["training"]
+    assert run("--objective", "mlm", "--resume", "-q", settings=settings) == (0, "", "")
 
 
 def test_reviews(run, one_error_line, place):

@@ -4,6 +4,7 @@ import copy
 import pickle
 import random
 
+import accelerate
 import pytest
 import torch
 import transformers
@@ -241,6 +242,26 @@ def test_exported():
     model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
     program = torch.export.export(model, (), batch, strict=False).module()
     assert_close(call(program, batch), call(stock, batch), attended(batch))
+
+
+def test_accelerates_mixed_precision():
+    """The model is prepared, unwrapped and restored."""
+    stock = random_stock("DistilBertForSequenceClassification")
+    batch = random_batch(stock, "right")
+    model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
+    try:
+        accelerator = accelerate.Accelerator(cpu=True, mixed_precision="bf16")
+        prepared, expected = accelerator.prepare(model), call(stock, batch)
+        assert_close(call(prepared, batch), expected, attended(batch), 0.05)
+        with pytest.raises(ValueError, match=r"has a wrapped forward\. Unwrap it"):
+            hf_bert_impl.restore(model)
+        accelerator.unwrap_model(prepared, keep_fp32_wrapper=False)
+        with torch.no_grad():  # by place, since the model itself comes first now
+            found = model(batch["input_ids"], batch["attention_mask"])
+        assert_close(found, expected, attended(batch))
+        assert_close(call(hf_bert_impl.restore(model), batch), expected, attended(batch), 1e-9)
+    finally:
+        accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def test_gradient_checkpointing(monkeypatch):

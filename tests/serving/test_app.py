@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import time
 
 import numpy as np
 import pytest
@@ -385,7 +386,9 @@ def test_a_client_that_goes_away_frees_its_place(worker, message):
     app = make_app(slow, ServingOptions(queue=2))
 
     async def run():
+        begin = time.monotonic()
         assert await exchange(app, [message], 0.1) == []
+        assert time.monotonic() - begin < 10  # and not when the work is done
         assert slow.now == 0 and slow.most == (2 if message is WHOLE else 0)
         slow.seconds = 0
         assert (await exchange(app, [WHOLE], 30))[0]["status"] == 200
