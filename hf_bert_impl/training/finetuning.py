@@ -202,15 +202,18 @@ def _content(examples: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def note_overlap(splits: Mapping[str, Split]) -> None:
-    """Gives a note for held-out examples that are all training examples, as in the same file."""
-    known = set(map(repr, _content(splits["train"].examples)))
-    for part, split in splits.items():
-        if part != "train" and known.issuperset(map(repr, _content(split.examples))):
-            note = (
-                f"all {len(split.examples):,} {part} examples are training examples too. Their "
-                "scores do not show how well the model does on new texts"
-            )
-            warnings.warn(note, InputNote, stacklevel=2)
+    """Gives a note for held-out examples that are all in another part, as in the same file."""
+    known = {part: set(map(repr, _content(split.examples))) for part, split in splits.items()}
+    for part, others in (("validation", ["train"]), ("test", ["train", "validation"])):
+        for other in others:
+            if part in known and known[part] <= known.get(other, set()):
+                named = "training" if other == "train" else other
+                note = (
+                    f"all {len(splits[part].examples):,} {part} examples are {named} examples too. "
+                    "Their scores do not show how well the model does on new texts"
+                )
+                warnings.warn(note, InputNote, stacklevel=2)
+                break
 
 
 def prepare(
