@@ -150,7 +150,7 @@ def check_output(given: JobOptions, endings: tuple[str, ...]) -> None:
             f"--output {output} is in {source}, whose files are all read as texts. Choose a place "
             "outside it."
         )
-    if output.suffix and output.suffix not in endings and not output.is_dir():
+    if output.suffix and output.suffix not in endings:
         raise InputError(
             f"--output is {output}. End the name in {' or '.join(endings)}, or give a folder "
             "without an ending."

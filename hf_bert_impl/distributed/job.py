@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 #: Rows per chunk of an output folder and of one file: the most that an interruption loses.
 FOLDER_ROWS, FILE_ROWS = 10_000, 2_000
 JOB, MANIFEST, REJECTS = "_job.json", "manifest.json", "rejects.jsonl"
+#: Maximum number of rows that are read before one is usable.
+OPENING_ROWS = 10_000
 #: The setting that only a loaded model tells.
 COMPUTED = "computed in"
 #: Maximum number of characters of a text; a longer row is rejected.
@@ -97,13 +99,18 @@ class Job:
     """The precision of stored vectors."""
 
     @property
+    def is_file(self) -> bool:
+        """Whether the output is one file. A folder, such as the current one, may have a dot."""
+        return self.output.suffix in (".npy", ".parquet") and not self.output.is_dir()
+
+    @property
     def folder(self) -> Path:
         """The folder of the chunks."""
         beside = self.output.with_name(f"{self.output.name}.parts")
-        return beside if self.output.suffix else self.output
+        return beside if self.is_file else self.output
 
-    def settings(self) -> dict[str, Any]:
-        """Settings that must match to resume, besides `COMPUTED`."""
+    def settings(self, engine: str) -> dict[str, Any]:
+        """Settings that must match to resume, besides `COMPUTED`; each engine has its own files."""
         options = dict(self.options)
         budget = options.pop("token_budget", None)
         if not options.get("batch_invariant", True):  # then it changes results
@@ -115,6 +122,7 @@ class Job:
             "column": ", ".join(named) or None,
             "id_column": self.id_column,
             "part_size": self.part_rows,
+            "engine": engine,
             "precision": self.precision,
             **facts_of("model file", options["model"]),
         }
@@ -229,7 +237,7 @@ class Job:
                 raise InputError(
                     f"{folder} holds files that no job has written. Choose an empty folder."
                 )
-            return None if self.output.suffix and self.output.exists() and resume else False
+            return None if self.is_file and self.output.exists() and resume else False
         before = dict(read_json(folder / JOB))
         names = [name for name in {**before, **settings} if name != COMPUTED or name in settings]
         differences = [
@@ -268,7 +276,7 @@ class Job:
         place = self.folder / REJECTS
         with atomic_file(place) as fresh, fresh.open("w", encoding="utf-8") as file:
             rejected = sum(bool(file.write(line)) for line in rejects)
-        if not self.output.suffix:
+        if not self.is_file:
             own = {*parts, *(part.with_suffix(f".{REJECTS}") for part in parts)}
             for left in {*self.folder.glob(".partial-*"), *self.folder.glob("part-*")} - own:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()

@@ -16,7 +16,15 @@ from tqdm import tqdm
 from hf_bert_impl.data.text_input import STANDARD_INPUT
 from hf_bert_impl.data.vector_table import write_columns
 from hf_bert_impl.distributed.batch_tasks import BatchTask
-from hf_bert_impl.distributed.job import COMPUTED, JOB, MANIFEST, REJECTS, Job, JobRow
+from hf_bert_impl.distributed.job import (
+    COMPUTED,
+    JOB,
+    MANIFEST,
+    OPENING_ROWS,
+    REJECTS,
+    Job,
+    JobRow,
+)
 from hf_bert_impl.distributed.on_ray import run_on_ray
 from hf_bert_impl.encoders.weights import computed_in
 from hf_bert_impl.errors import InputError
@@ -51,18 +59,23 @@ def run_job(
         InputError: The output belongs to another job or is finished, or an input cannot be read.
     """
     with output_lock(job.output):
-        settings, begin = job.settings(), time.perf_counter()
+        begin = time.perf_counter()
+        settings = job.settings("local" if ray is None else "ray")
         report: dict[str, Any] = {"output": str(job.output), "rows": 0, "rejected": 0, "tokens": 0}
         report |= {"parts": 0, "parts_made": 0, "resumed_from": 0, "seconds": 0.0}
         if job.check(settings, resume, overwrite) is None:
             return report | {"finished": True, "precision": None}
-        chunks = job.chunks()
+        chunks, opening = job.chunks(), list[list[JobRow]]()
         # Wrong input is reported before a model is loaded, e.g. that the column is missing.
-        first = next(chunks, [])
-        if not first:
+        for chunk in chunks:
+            opening.append(chunk)
+            if sum(map(len, opening)) >= OPENING_ROWS or not all(row.problem for row in chunk):
+                break
+        if not opening:
             raise InputError(f"{', '.join(job.inputs[:3])} has no rows. Use a file with texts.")
-        if all(row.problem for row in first):
-            raise InputError(first[0].problem)
+        usable = next((row for row in opening[-1] if not row.problem), None)
+        if usable is None:
+            raise InputError(opening[0][0].problem)
         task = job.task(**job.options)
         settings[COMPUTED] = report["precision"] = computed_in(task.model)
         if job.check(settings, resume, overwrite):
@@ -72,7 +85,8 @@ def run_job(
             fresh.write_text(json.dumps(settings, indent=2))
         start = time.perf_counter()
         if ray is None:
-            _run_here(job, task, itertools.chain([first], chunks), report, progress)
+            every = itertools.chain(opening, chunks)
+            _run_here(job, task, every, type(usable.id), report, progress)
         else:
             run_on_ray(job, report, *ray)
         end = time.perf_counter()
@@ -87,18 +101,18 @@ def _run_here(
     job: Job,
     task: BatchTask,
     chunks: Iterable[list[JobRow]],
+    id_type: type,
     report: dict[str, Any],
     progress: bool,
 ) -> None:
     parts: list[Path] = []
-    written, id_type = 0, None
+    written = 0
     suffix = ".npy" if job.output.suffix == ".npy" else ".parquet"
     try:
         # With None, only a terminal gets a bar.
         with tqdm(unit=" texts", disable=None if progress else True, leave=False) as bar:
             for number, chunk in enumerate(chunks):
                 rows = [row for row in chunk if not row.problem]
-                id_type = id_type or type(rows[0].id)
                 name = f"part-{number:06}"
                 if job.inputs == (STANDARD_INPUT,):  # which may differ in another run
                     content = repr([row[4:] for row in chunk]).encode("utf-8", "backslashreplace")

@@ -44,6 +44,18 @@ def test_classify(hf_bert, one_error_line, save_tiny, lines, tmp_path):
     )
 
 
+def test_folders_with_a_dot(hf_bert, one_error_line, save_tiny, lines, tmp_path, monkeypatch):
+    """A name with another ending is no folder, though it exists; the current folder is one."""
+    model, out = save_tiny("BertModel"), tmp_path / "v1.5"
+    out.mkdir()
+    command = ("embed", model, lines, "--column", "text", "-q", "-o")
+    one_error_line(hf_bert(*command, out), "End the name in .npy or .parquet")
+    monkeypatch.chdir(out)
+    assert hf_bert(*command, ".").status == 0
+    assert len(finished(out)) == len(TEXTS)
+    assert [*tmp_path.glob("*.parts")] == []
+
+
 def test_answer(hf_bert, save_tiny, tmp_path):
     """The answers of the same command on lines; an empty question is rejected."""
     model, file, out = save_tiny("BertForQuestionAnswering"), tmp_path / "asked.jsonl", tmp_path

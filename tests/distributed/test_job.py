@@ -152,9 +152,10 @@ def test_contexts_without_a_token_are_set_apart(job, models, rows, count):
     assert all(TEXTS[n][it["start"] : it["end"]] == it["answer"] for n, it in answers.items())
 
 
-def test_a_part_of_bad_rows_alone(job, rows, models):
-    """It has the columns of the others, without a row."""
-    lines = [{"text": text if n < 9 else None, "id": n} for n, text in enumerate(TEXTS)]
+@pytest.mark.parametrize("good", [range(9), range(44, 53)])
+def test_a_part_of_bad_rows_alone(job, rows, models, monkeypatch, good):
+    """It has the columns of the others, without a row, also if it is the first part."""
+    lines = [{"text": text if n in good else None, "id": n} for n, text in enumerate(TEXTS)]
     rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
     labels = {"model": models("BertForSequenceClassification")}
     for task, options in ((EmbedTexts, job.options), (Classify, labels)):
@@ -164,6 +165,10 @@ def test_a_part_of_bad_rows_alone(job, rows, models):
         assert len(rejects(output)) == len(TEXTS) - 9
         schemas = {parquet.read_schema(file) for file in output.glob("*.parquet")}
         assert len(schemas) == 1, schemas
+    if good[0]:
+        monkeypatch.setattr(run, "OPENING_ROWS", 30)
+        with pytest.raises(InputError, match=r"line 1 of .* has nothing \(null\)"):
+            run_job(dataclasses.replace(job, output=job.output / "none"))
 
 
 def test_a_missing_part_is_made_again(job, expected, rows):
@@ -202,6 +207,8 @@ def test_another_job_is_refused(job, models, tmp_path):
     ):
         with pytest.raises(InputError, match=f"was begun with other settings: .*{words}"):
             run_job(dataclasses.replace(job, **change), resume=True)
+    with pytest.raises(InputError, match=r"`engine` was local, now ray\. Choose"):
+        run_job(job, ray=(1, None))
     wrong = dataclasses.replace(job, options={"model": str(tmp_path / "none")})
     with pytest.raises((InputError, OSError), match="There is no folder"):
         run_job(wrong, overwrite=True)
