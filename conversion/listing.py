@@ -13,7 +13,7 @@ from .source import open_source
 from .tensors import dtype_name
 
 
-def list_tensors(src: Path) -> dict[str, Any]:
+def list_tensors(src: Path | str) -> dict[str, Any]:
     """List the tensors of a checkpoint, and the name that each would get.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import typer
 from rich import filesize
@@ -24,7 +24,9 @@ from hf_bert_impl.tables import console, print_table
 class Source:
     """A checkpoint of any format."""
 
-    model: Path
+    TAKES_FILE: ClassVar = True
+
+    model: str
     """A folder, a TensorFlow prefix (bert_model.ckpt), a file, a zip or tar archive, or a hub
     id."""
     as_json: bool = False
@@ -47,7 +49,7 @@ class Convert(ConvertOptions, Source):
 
     def run(self) -> None:
         """Converts, and prints the report."""
-        check_output(self.output, [self.model], self.overwrite)
+        check_output(self.output, [Path(self.model).expanduser()], self.overwrite)
         with quiet_libraries():
             from hf_bert_impl.conversion import convert
 

@@ -115,9 +115,9 @@ class Squad:
         return metrics
 
     def _score_model(self, questions: Any) -> dict[str, float]:
+        checkpoint = checkpoints.open_checkpoint(self.model, True, any_family=True)
         from hf_bert_impl.tasks import squad
 
-        checkpoint = checkpoints.open_checkpoint(self.model, True, any_family=True)
         return squad.evaluate_checkpoint(
             checkpoint.path,
             questions,

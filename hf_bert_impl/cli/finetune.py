@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 import typer
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import OPTIONAL
-from hf_bert_impl.cli.shared_options import DataOptions, only
+from hf_bert_impl.cli.shared_options import TASKS, DataOptions, only
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
-from hf_bert_impl.training.launch import check_not_refused
-
-TASKS = (
-    *("classification", "regression", "token-classification"),
-    *("question-answering", "multiple-choice", "masked-lm"),
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,6 +29,8 @@ class Finetune(FinetuningOptions, DataOptions):
     Example: hf-bert finetune google-bert/bert-base-uncased train.tsv --task classification
     --validation dev.tsv --text-column 0 --label-column 1 --output sentiment
     """
+
+    TRAINS: ClassVar = True
 
     train: str | None = dataclasses.field(default=None, metadata=OPTIONAL)
     """Training data: .tsv, .csv, .jsonl, .json, .parquet, .conll, SQuAD's .json, or a folder with a
@@ -63,7 +59,6 @@ class Finetune(FinetuningOptions, DataOptions):
 
     def run(self) -> None:
         """Fine-tunes, and prints the scores."""
-        check_not_refused()
         is_first = not int(os.environ.get("RANK", 0))  # which alone prints and pushes
         is_quiet = self.quiet or not is_first
         repository = self.push_to_hub if is_first else None

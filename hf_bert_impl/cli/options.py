@@ -19,7 +19,14 @@ from typing import Annotated, Any
 import typer
 
 from hf_bert_impl.cli.settings_file import read_settings
-from hf_bert_impl.cli.shared_options import CHOICES, FLAGS, HELP, check_order, check_values
+from hf_bert_impl.cli.shared_options import (
+    CHOICES,
+    FLAGS,
+    HELP,
+    check_order,
+    check_paths,
+    check_values,
+)
 
 #: Metadata of an argument that may be left out.
 OPTIONAL = {"argument": True}
@@ -35,8 +42,7 @@ def add_command(app: typer.Typer, name: str, kind: Any, panel: str | None = None
         name: The command's name.
         kind: A dataclass. Its docstring is the help, and its method `run` is the command. Fields
             that its `SETTINGS` name have no flag: they are keys of the YAML file of `--config`.
-            `PANEL` of a base class is the heading of its options, and with `TAKES_FILE` the model
-            may be a file.
+            `PANEL` of a base class is the heading of its options. See also `check_paths`.
         panel: The heading of the group's help.
     """
     hints, keyword = typing.get_type_hints(kind), inspect.Parameter.KEYWORD_ONLY
@@ -65,6 +71,7 @@ def add_command(app: typer.Typer, name: str, kind: Any, panel: str | None = None
     def run(command_line: typer.Context, config_file: str | None = None, **values: Any) -> None:
         values = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
         check_order(command_line, getattr(kind, "TAKES_FILE", False))
+        check_paths(kind, values)
         if config_file is not None:
             kinds = {key: hints[key] for key in fields if not _is_required(fields[key])}
             for key, value in read_settings(config_file, kinds).items():

@@ -17,7 +17,6 @@ from hf_bert_impl.cli.shared_options import only
 from hf_bert_impl.data.option_ranges import COUNT
 from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.tables import console, print_table
-from hf_bert_impl.training.launch import check_not_refused
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ class Pretrain(PretrainingOptions):
     --max-steps 5000 --output my-bert
     """
 
+    TRAINS: ClassVar = True
     SETTINGS: ClassVar = (
         *("config", "sizes", "masking", "mlm_probability", "max_predictions", "packing"),
         *("short_seq_prob", "weight_decay", "gradient_checkpointing"),
@@ -56,7 +56,6 @@ class Pretrain(PretrainingOptions):
 
     def run(self) -> None:
         """Trains, and prints the last losses."""
-        check_not_refused()
         sizes = {
             "num_hidden_layers": self.layers,
             "hidden_size": self.hidden_size,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -11,9 +13,11 @@ import typer
 
 from hf_bert_impl.cli.errors import usage
 from hf_bert_impl.data.option_ranges import check_ranges
-from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.errors import InputError, MissingFile, check_choice
 from hf_bert_impl.figures import check_picture
-from hf_bert_impl.head_names import HEADS, class_of
+from hf_bert_impl.files.output_folder import FILES, check_output
+from hf_bert_impl.head_names import HEADS, check_name, class_of
+from hf_bert_impl.training.launch import check_not_refused
 
 if TYPE_CHECKING:
     from hf_bert_impl.tasks.base import Columns
@@ -47,6 +51,15 @@ FLAGS = {
     "task": ("--task",),
     "text_column": ("--text-column", "--column"),
 }
+#: Fields that name files and folders to read, or splits of a dataset.
+INPUTS = ("files", "train", "validation", "test", "data", "na_prob", "reference")
+#: Files of which a model's folder has one.
+MODEL_FILES = ("config.json", "modules.json", "adapter_config.json")
+#: Tasks of `finetune`. Those of GLUE have a dataset of their own.
+TASKS = (
+    *("classification", "regression", "token-classification"),
+    *("question-answering", "multiple-choice", "masked-lm"),
+)
 #: Values of options, without torch.
 CHOICES = {"dtype": ("float32", "bfloat16", "float16", "int8", "auto"), "head": tuple(HEADS)}
 
@@ -90,6 +103,46 @@ def check_order(context: typer.Context, takes_file: bool) -> None:
     ]
     if (any(are_models) and not is_model) or (Path(first).is_file() and not takes_file):
         raise InputError(f"{first} is no model. The order is: {usage(context)}.")
+
+
+def check_paths(kind: Any, values: Mapping[str, Any]) -> None:
+    """Checks the names of models, input files and output folders, before torch is imported.
+
+    Args:
+        kind: The dataclass of a command. With `TAKES_FILE` its model may be a file. With `TRAINS`
+            its output is a folder, and a launcher may start it.
+        values: Its options.
+
+    Raises:
+        InputError: A folder has no model, a name cannot be a model's or the output a folder's, or
+            an earlier start was refused.
+        MissingFile: A folder or a file does not exist.
+    """
+    if trains := getattr(kind, "TRAINS", False):
+        check_not_refused()
+    model: Any = values.get("model")
+    takes_file, files = getattr(kind, "TAKES_FILE", False), list[str | Path]()
+    for name in (None if takes_file else model, values.get("tokenizer")):
+        if name is not None:
+            check_name(name)
+    folder = Path(model or "").expanduser()
+    if takes_file and (folder.is_absolute() or folder.suffix in FILES or model[:1] in (".", "~")):
+        files.append(model)  # other names may be hub ids
+    has_model = any((folder / name).is_file() for name in MODEL_FILES)
+    if model and not takes_file and folder.is_dir() and not has_model:
+        raise InputError(f"{model} has no config.json. Give the folder that save_pretrained wrote.")
+    if values.get("dataset") is None and values.get("task") in (None, *TASKS):
+        names = (*INPUTS, "config") if takes_file else INPUTS
+        for value in filter(None, map(values.get, names)):
+            files += [value] if isinstance(value, str | Path) else value
+    for file in files:
+        start = os.path.expanduser(file)
+        # The name of a TensorFlow checkpoint is the beginning of its files' names.
+        is_prefix = takes_file and any(glob.iglob(f"{glob.escape(start)}.*"))
+        if not (is_prefix or os.path.lexists(start)):
+            raise MissingFile(f"There is no file or folder {file}. Check the path.")
+    if trains:
+        check_output(values["output"].expanduser(), (), overwrite=True)
 
 
 def check_values(options: Any, known: Mapping[str, Sequence[str]]) -> None:

@@ -1,5 +1,6 @@
 """The command line itself: help, versions, exit statuses and errors of one line."""
 
+import re
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import typer
 from hf_bert_impl.cli import main, verify
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.training import launch
+from tests.cli.cases import RUNS
 
 
 def test_the_shell_sees_help_at_once_and_one_line_of_errors():
@@ -24,6 +26,35 @@ def test_the_shell_sees_help_at_once_and_one_line_of_errors():
     assert done.returncode == 2
     assert "fill-mask" in done.stdout
     assert done.stderr.startswith("error: There is no folder") and done.stderr.count("\n") == 2
+
+
+def test_wrong_paths_are_told_without_torch(place):
+    """Each file and folder that a command reads, missing; models without config; outputs."""
+    lines = {
+        f"finetune BertModel labels.tsv --task classification -o new/out {more}"
+        for more in ("-o out.json", "--validation none", "--test none")
+    }
+    lines |= {"pretrain texts.txt -o out.json", "pretrain texts.txt -o new/out --validation none"}
+    lines |= {
+        f"convert BertModel -o new/out {option} none" for option in ("--config", "--reference")
+    }
+    lines |= {"evaluate squad predictions.json squad.json --na-prob none"}
+    for name, line in RUNS.items():
+        words = line.split()
+        first = len(name.split())
+        for number in range(first, len(words)):
+            if (place / words[number]).exists():
+                lines.add(" ".join((*words[:number], "./none", *words[number + 1 :])))
+        if (place / words[first] / "config.json").exists() and name not in ("inspect", "convert"):
+            lines.add(" ".join((*words[:first], "new", *words[first + 1 :])))
+    code = (
+        "import sys; sys.modules['torch'] = None; from hf_bert_impl.cli import main;"
+        "sys.exit(any([main(line.split()) != 2 for line in sys.argv[1:]]))"
+    )
+    command = [sys.executable, "-c", code, *sorted(lines)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall("^error: .*", done.stderr, re.MULTILINE)) == len(lines) > 40
 
 
 @pytest.fixture
