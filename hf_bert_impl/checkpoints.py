@@ -98,13 +98,12 @@ def open_checkpoint(
 
 
 def _hub_config(model: str) -> dict[str, Any]:
-    from transformers import PreTrainedConfig
+    from transformers.utils import CONFIG_NAME, cached_file
 
-    from hf_bert_impl.checkpoint_files import check_model, explained
+    from hf_bert_impl.files.json_files import read_json
 
     try:
-        with explained(check_model, model, {}):
-            config, _ = PreTrainedConfig.get_config_dict(model)
+        return dict(read_json(cached_file(model, CONFIG_NAME)))
     except (OSError, ValueError) as error:
         # The sentences after the first are general advice.
         reason = one_line(error).partition(". ")[0].rstrip(".")
@@ -112,12 +111,6 @@ def _hub_config(model: str) -> dict[str, Any]:
             f"{model} is not a folder and could not be read from the hub ({reason}). Check "
             "the name, the connection and HF_TOKEN."
         ) from error
-    if not config:
-        raise InputError(
-            f"{model} on the hub has no config.json. Use a BERT, such as "
-            "google-bert/bert-base-cased."
-        )
-    return config
 
 
 def class_name(checkpoint: Checkpoint, head: str | None = None) -> str:

@@ -8,7 +8,7 @@ import pickle
 import shutil
 
 import pytest
-from transformers import PreTrainedConfig
+import transformers
 
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.checkpoints import (
@@ -135,10 +135,10 @@ def test_damage(usable, tmp_path, way, damage, words):
 
 
 def test_a_name_that_the_hub_does_not_have(monkeypatch):
-    def fail(name):
+    def fail(name, file):
         raise OSError(f"{name} is not a repository.\nSign in. There is more advice.")
 
-    monkeypatch.setattr(PreTrainedConfig, "get_config_dict", fail)
+    monkeypatch.setattr(transformers.utils, "cached_file", fail)
     words = r"^no/such is not .* from the hub \(no/such is not a repository\)\. Check the name"
     with pytest.raises(InputError, match=words):
         open_checkpoint("no/such")
