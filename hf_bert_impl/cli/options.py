@@ -18,15 +18,8 @@ from typing import Annotated, Any
 
 import typer
 
+from hf_bert_impl.cli import shared_options as shared
 from hf_bert_impl.cli.settings_file import read_settings
-from hf_bert_impl.cli.shared_options import (
-    CHOICES,
-    FLAGS,
-    HELP,
-    check_order,
-    check_paths,
-    check_values,
-)
 
 #: Metadata of an argument that may be left out.
 OPTIONAL = {"argument": True}
@@ -48,17 +41,12 @@ def add_command(app: typer.Typer, name: str, kind: Any, panel: str | None = None
     hints, keyword = typing.get_type_hints(kind), inspect.Parameter.KEYWORD_ONLY
     fields = {field.name: field for field in dataclasses.fields(kind)}
     settings: Collection[str] = getattr(kind, "SETTINGS", ())
-    known = {
-        name: tuple(field.metadata.get("choices", CHOICES.get(name, ())))
-        for name, field in fields.items()
-    }
     parameters = [inspect.Parameter("command_line", keyword, annotation=typer.Context)]
     for field, (owner, text) in field_docs(kind).items():
         if field in fields and field not in settings:
             default = fields[field].default
             default = inspect.Parameter.empty if default is dataclasses.MISSING else default
-            own_panel = vars(owner).get("PANEL")
-            own = _annotated(fields[field], hints[field], text, own_panel, known[field])
+            own = _annotated(fields[field], hints[field], text, vars(owner).get("PANEL"))
             parameters.append(inspect.Parameter(field, keyword, default=default, annotation=own))
     if settings:
         text = f"A YAML file of these options, and of {', '.join(settings)}."
@@ -70,16 +58,16 @@ def add_command(app: typer.Typer, name: str, kind: Any, panel: str | None = None
 
     def run(command_line: typer.Context, config_file: str | None = None, **values: Any) -> None:
         values = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
-        check_order(command_line, getattr(kind, "TAKES_FILE", False))
-        check_paths(kind, values)
+        shared.check_order(command_line, getattr(kind, "TAKES_FILE", False))
         if config_file is not None:
             kinds = {key: hints[key] for key in fields if not _is_required(fields[key])}
             for key, value in read_settings(config_file, kinds).items():
                 source = command_line.get_parameter_source(key)
                 if source is None or source.name != "COMMANDLINE":
                     values[key] = value
+        shared.check_paths(kind, values)
         options = kind(**values)
-        check_values(options, known)
+        shared.check_values(options)
         options.run()
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -93,7 +81,7 @@ def field_docs(kind: type) -> dict[str, tuple[type, str]]:
         body = _classes(owner.__module__).get(owner.__name__, [])
         for field, below in itertools.pairwise([*body, ast.Pass()]):
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                text = HELP.get(field.target.id, "")
+                text = shared.HELP.get(field.target.id, "")
                 if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
                     text = str(below.value.value)
                 docs.setdefault(field.target.id, (owner, " ".join(text.split())))
@@ -107,18 +95,12 @@ def _classes(module: str) -> dict[str, list[ast.stmt]]:
     return {node.name: node.body for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
-def _annotated(
-    field: dataclasses.Field[Any], kind: Any, doc: str, panel: str | None, known: tuple[str, ...]
-) -> Any:
+def _annotated(field: dataclasses.Field[Any], kind: Any, doc: str, panel: str | None) -> Any:
     text, _, unset = doc.removesuffix(".").partition("; None for ")
     shown: Any = {"help": f"{text}.", "show_default": unset or True, "rich_help_panel": panel}
-    known = field.metadata.get("completions", known)
-
-    def complete(incomplete: str) -> list[str]:
-        return [value for value in known if value.startswith(incomplete)]
-
-    shown["autocompletion"] = complete
-    flags = FLAGS.get(field.name)
+    known = field.metadata.get("completions", shared.choices(field))
+    shown["autocompletion"] = lambda incomplete: [v for v in known if v.startswith(incomplete)]
+    flags = shared.FLAGS.get(field.name)
     if typing.get_origin(kind) is tuple:
         kind = list[typing.get_args(kind)[0]]  # type: ignore[misc]
     if "argument" in field.metadata or (_is_required(field) and not flags):

@@ -145,21 +145,25 @@ def check_paths(kind: Any, values: Mapping[str, Any]) -> None:
         check_output(values["output"].expanduser(), (), overwrite=True)
 
 
-def check_values(options: Any, known: Mapping[str, Sequence[str]]) -> None:
+def choices(field: dataclasses.Field[Any]) -> Sequence[str]:
+    """The allowed values of an option; none if they are free."""
+    return tuple(field.metadata.get("choices", CHOICES.get(field.name, ())))
+
+
+def check_values(options: Any) -> None:
     """Checks numbers, choices and the picture of a command before anything is read.
 
     Args:
         options: Its dataclass. `RANGES` of a base class override the usual ranges.
-        known: The allowed values by field; none if they are free.
 
     Raises:
         InputError: A value is out of its range or unknown, or the picture cannot be drawn.
     """
     check_ranges(options, **getattr(options, "RANGES", {}))
-    for name, allowed in known.items():
-        value = getattr(options, name)
-        if allowed and value is not None and name != "head":
-            check_choice(name, value, allowed)
+    for field in dataclasses.fields(options):
+        value, allowed = getattr(options, field.name), choices(field)
+        if allowed and value is not None and field.name != "head":
+            check_choice(field.name, value, allowed)
     if getattr(options, "head", None) is not None:
         class_of(options.head)
     if getattr(options, "plot", None) is not None:
