@@ -27,13 +27,14 @@ class Choice:
     """The columns to read: names, or numbers from 0; None for the only column besides the ids.
 
     A row's id is its last value. With `optional`, an absent column gives None. Without `header`,
-    the first line of a table is a row.
+    the first line of a table is a row. With `ragged`, rows may have further fields.
     """
 
     columns: tuple[str, ...] | None
     id_column: str | None = None
     optional: bool = False
     header: bool = True
+    ragged: bool = False
 
     def names_or(self, *default: str) -> list[str]:
         """The requested columns in the order of the values, with default names for texts."""
@@ -107,7 +108,8 @@ def _chosen(rows: Iterator[tuple[int, list[str]]], name: str, choice: Choice) ->
             if has_header:
                 continue
         where = f"line {number} of {name}"
-        if len(fields) != width:
+        needed = 1 + max((place for place in places if place is not None), default=-1)
+        if len(fields) != width and not (choice.ragged and len(fields) >= needed):
             message = f"{where} has {len(fields)} fields, the first line {width}. Fix the line."
             yield where, InputError(message)
         else:

@@ -119,6 +119,7 @@ def read_records(
     *,
     optional: bool = False,
     header: bool = True,
+    ragged: bool = False,
 ) -> Iterator[Row]:
     """The rows of a file, of a folder that `datasets` wrote, or of standard input, in one pass.
 
@@ -134,6 +135,7 @@ def read_records(
         id_column: The column of ids.
         optional: An absent column gives None.
         header: Whether the first line of CSV or TSV may be a header. If not, columns are numbers.
+        ragged: Whether rows of CSV or TSV may have further fields.
 
     Yields:
         All rows, with the unreadable ones.
@@ -142,7 +144,8 @@ def read_records(
         ValueError: The file is missing or of another form, or lacks a column.
     """
     named = (columns,) if isinstance(columns, str) else columns
-    choice = Choice(None if named is None else tuple(named), id_column, optional, header)
+    chosen = None if named is None else tuple(named)
+    choice = Choice(chosen, id_column, optional, header, ragged)
     file = str(file)
     path, is_input = Path(file).expanduser(), file == STANDARD_INPUT
     form = "lines" if is_input else form_of(file)

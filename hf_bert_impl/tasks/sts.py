@@ -75,7 +75,8 @@ def read_sts(path: str | Path) -> list[StsFile]:
 def _read_file(path: Path) -> StsFile:
     file = StsFile(path.name, [], [])
     columns = COLUMNS if form_of(path) in ("json", "parquet", "folder") else ("0", "1", "2")
-    for row in sound(read_records(path, columns, header=False), path):
+    # Some lines of 2015 and 2016 have further fields for their sources.
+    for row in sound(read_records(path, columns, header=False, ragged=True), path):
         place, (gold, *pair) = row.place, row.values
         if gold is None or not str(gold).strip():
             continue

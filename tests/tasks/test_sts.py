@@ -18,7 +18,7 @@ def vectors(texts):
 
 def test_reader(tmp_path):
     (tmp_path / "b.tsv").write_text('4.5\tsay "a\tb\u2028c\r\n\tno\tgold\n')
-    (tmp_path / "a.tsv").write_text("0\tx\ty\n\n1\tz\t\n")
+    (tmp_path / "a.tsv").write_text("0\tx\ty\tfrom a\tand b\n\n1\tz\t\n")
     (tmp_path / "empty.tsv").write_text("\tno\tgold")
     (tmp_path / ".hidden").write_text("nothing")
     files = read_sts(tmp_path)
