@@ -262,13 +262,18 @@ class QuestionAnsweringPipeline(Pipeline):
         config = self.model.config
         return longest_sequence(config) if hasattr(config, "max_position_embeddings") else None
 
-    def check(self, pairs: Sequence[Pair], **parameters: Any) -> None:
+    def check(self, pairs: Sequence[Pair], tokenizer: Any = None, **parameters: Any) -> None:
         """Checks the arguments of a call.
+
+        Args:
+            pairs: Questions with their contexts.
+            tokenizer: Also cuts the contexts, as `preprocess` does; for use in another thread.
+            **parameters: Arguments of a call.
 
         Raises:
             ValueError: A question or a context is empty, or a number is out of range.
         """
-        self._by_step(parameters)
+        cutting, _ = self._by_step(parameters)
         for question, context in pairs:
             for name, text in (("question", question), ("context", context)):
                 if not text.strip():
@@ -276,12 +281,19 @@ class QuestionAnsweringPipeline(Pipeline):
                         f"The {name} is empty (question {question[:60]!r}, context "
                         f"{context[:60]!r}). Add its text."
                     )
+        if tokenizer is not None:
+            self._cut(tokenizer, pairs, cutting)
 
     def preprocess(self, input_: Sequence[Pair], **parameters: Any) -> list[list[Window]]:
         """The windows of each question with its context; see `windows.cut_windows`."""
         self.check(input_)
+        return self._cut(self.tokenizer, input_, parameters)
+
+    def _cut(
+        self, tokenizer: Any, pairs: Sequence[Pair], parameters: dict[str, Any]
+    ) -> list[list[Window]]:
         limits = (MAX_SEQ_LEN, self._limit() or MAX_SEQ_LEN, self.tokenizer.model_max_length)
-        return cut_windows(self.tokenizer, input_, **{"max_seq_len": min(limits)} | parameters)
+        return cut_windows(tokenizer, pairs, **{"max_seq_len": min(limits)} | parameters)
 
     def _forward(self, input_tensors: Any, **parameters: Any) -> dict[str, list[Tensor]]:
         """Start and end logits of some windows, each (W,), float32."""

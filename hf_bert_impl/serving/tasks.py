@@ -218,7 +218,7 @@ class Answer(Task):
         super().__init__(pipeline, pipeline.model, None)
 
     def prepare(self, items: list[Any], **options: Any) -> tuple[list[Any], dict[str, Any]]:
-        self.model.check(items, **options)
+        self.model.check(items, self._uncut, **options)
         return items, options
 
     def values(self, model: Any, items: list[Any], **options: Any) -> Any:

@@ -254,6 +254,8 @@ REFUSED = {
         ("/answer", {"question": "a"}, 400, "`inputs.context`: Field required"),
         ("/answer", {"question": "a", "context": " "}, 400, "The context is empty (question 'a'"),
         ("/answer", QUESTION | {"max_seq_len": 99999}, 400, "max_seq_len"),
+        ("/answer", QUESTION | {"max_seq_len": 4}, 400, "leaves no tokens for the context"),
+        ("/answer", {"question": "a", "context": "\u200b"}, 400, "question 'a' is empty"),
     ],
 }
 
