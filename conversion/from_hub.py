@@ -126,10 +126,10 @@ def _explained(name: str, revision: str | None, error: Exception) -> InputError:
         case GatedRepoError():
             said = f"{name} on the hub is gated. Ask for access on its page, and set HF_TOKEN."
         case RepositoryNotFoundError():
-            said = f"{name} is no path, and no model on the hub. Check the name, and HF_TOKEN."
+            said = f"{name} is neither a path nor a model on the hub. Check the name, and HF_TOKEN."
         case RevisionNotFoundError():
             said = f"{name} on the hub has no revision {revision!r}. Check `revision`."
         case _:
-            said = f"{name} is no path, and the hub cannot be read ({one_line(error)[:200]}). "
+            said = f"{name} is not a path, and the hub cannot be read ({one_line(error)[:200]}). "
             said += "Check the path, the connection and HF_HUB_OFFLINE."
     return InputError(said)

@@ -123,8 +123,8 @@ def resolve(source: Source, options: LoadOptions, progress: Progress | None = No
         chosen, other = ("exact (erf)", "gelu_new") if is_exact else ("by tanh", "gelu")
         notes.append(
             f"hidden_act is {config.hidden_act}: GELU {chosen}. Google's code computes it by tanh "
-            f"since November 2018 (commit f39e881), exactly before; `hidden_act={other!r}` chooses "
-            "the other formula"
+            f"since November 2018 (commit f39e881), exactly before; `hidden_act={other!r}` "
+            f"(--hidden-act {other}) selects the other formula"
         )
     return Target(source, architecture, config, fitted, tensors, ranges, notes)
 

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_bert_impl.errors import InputError, one_line
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import install_remedy
 from hf_bert_impl.head_names import (
     BERT_TYPES,
@@ -17,6 +17,7 @@ from hf_bert_impl.head_names import (
     class_of,
     in_family,
     prefix_of,
+    unreadable,
 )
 
 if TYPE_CHECKING:
@@ -105,12 +106,7 @@ def _hub_config(model: str) -> dict[str, Any]:
     try:
         return dict(read_json(cached_file(model, CONFIG_NAME)))
     except (OSError, ValueError) as error:
-        # The sentences after the first are general advice.
-        reason = one_line(error).partition(". ")[0].rstrip(".")
-        raise InputError(
-            f"{model} is not a folder and could not be read from the hub ({reason}). Check "
-            "the name, the connection and HF_TOKEN."
-        ) from error
+        raise unreadable(model, error) from error
 
 
 def class_name(checkpoint: Checkpoint, head: str | None = None) -> str:

@@ -6,7 +6,7 @@ It imports nothing for BERT, so that the command line rejects a wrong name witho
 import os
 from pathlib import Path
 
-from hf_bert_impl.errors import InputError, MissingFile
+from hf_bert_impl.errors import InputError, MissingFile, one_line
 
 #: Head to class.
 HEADS = {
@@ -45,6 +45,16 @@ def check_name(model: str) -> None:
             f"There is no folder {model}. Give a folder with config.json and weights, or a "
             "hub id such as google-bert/bert-base-cased."
         )
+
+
+def unreadable(model: str, error: Exception) -> MissingFile:
+    """The error for a name that is neither a folder nor readable from the hub."""
+    # The sentences after the first are general advice.
+    reason = one_line(error).partition(". ")[0].rstrip(".")
+    return MissingFile(
+        f"{model} is not a folder and could not be read from the hub ({reason}). Check "
+        "the name, the connection and HF_TOKEN."
+    )
 
 
 def class_of(head: str) -> str:

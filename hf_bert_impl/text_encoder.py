@@ -29,7 +29,7 @@ from hf_bert_impl.encoders.weights import computed_in
 from hf_bert_impl.errors import InputError, check_choice, check_whole, one_line
 from hf_bert_impl.extras import require
 from hf_bert_impl.finite import check_finite, check_numbers
-from hf_bert_impl.head_names import check_name
+from hf_bert_impl.head_names import check_name, unreadable
 from hf_bert_impl.inference.batching import check_text
 from hf_bert_impl.inference.joined_calls import JoinedCalls
 from hf_bert_impl.inference.loading import (
@@ -420,6 +420,8 @@ def checked_files(path: str | None, kind: str, options: Mapping[str, Any]) -> It
                 f"{path} has code of its own, which is not run. If you trust it, pass "
                 "trust_remote_code=True to TextEncoder."
             ) from error
+        if isinstance(error, OSError) and not os.path.isdir(path) and str(path) not in str(error):
+            raise unreadable(path, error) from error
         if isinstance(error, ValueError | OSError):
             raise
         if "ignore_mismatched_sizes" in str(error):

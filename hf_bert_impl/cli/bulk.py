@@ -126,10 +126,11 @@ def run_job(
         typer.echo(f"{output} is finished")
     elif not given.quiet:
         tokens = report["tokens_per_second"]
+        parts = f"{report['parts']} part" + "s" * (report["parts"] != 1)
         speed = f"{report['texts_per_second']:,.0f} texts"
         speed += "" if tokens is None else f" and {tokens:,.0f} tokens"
         typer.echo(
-            f"{output}: {report['rows']:,} rows in {report['parts']} parts, "
+            f"{output}: {report['rows']:,} rows in {parts}, "
             f"{report['rejected']:,} rejected; {speed} per second; {report['precision']}"
         )
 

@@ -22,7 +22,7 @@ def lines(tmp_path):
 def test_classify(hf_bert, one_error_line, save_tiny, lines, tmp_path):
     model, out = save_tiny("BertForSequenceClassification", num_labels=3), tmp_path / "out"
     command = ("classify", model, lines, "-o", out, "--id-column", "key")
-    assert "4 rows in 1 parts, 1 rejected" in hf_bert(*command).out
+    assert "4 rows in 1 part, 1 rejected" in hf_bert(*command).out
     rows = finished(out)
     assert list(rows) == KEYS
     assert {row["label"] for row in rows.values()} <= {f"LABEL_{n}" for n in range(3)}

@@ -131,14 +131,14 @@ def test_without_a_network_what_was_fetched_before_is_read(server, folder, monke
     assert torch.equal(load_any(NAME).bert.embeddings.word_embeddings.weight, expected)
     listing = list_tensors(NAME)
     assert (listing["path"], listing["class"]) == (NAME, "BertForPreTraining")
-    with pytest.raises(ValueError, match="someone/other is no path, and the hub cannot be read"):
+    with pytest.raises(ValueError, match="someone/other is not a path, and the hub cannot be read"):
         load_any("someone/other")
 
 
 @pytest.mark.parametrize(
     ("name", "kind", "words"),
     [
-        ("someone/else", None, "no model on the hub"),
+        ("someone/else", None, "nor a model on the hub"),
         ("someone/gated", None, "someone/gated on the hub is gated"),
         ("someone/bare", None, "1 file .config.json. and no weights"),
         ("someone/alone", "onnx", "from_format is 'onnx'"),

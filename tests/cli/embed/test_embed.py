@@ -14,7 +14,7 @@ from tests.cli.embed.cases import LINES, WIDTH, assert_complete, expected, give_
 def test_a_vector_a_line(hf_bert, model, lines, output):
     result = hf_bert("embed", model, lines, "--output", output)
     assert (result.status, result.err) == (0, "")
-    assert f"{len(LINES)} rows in 1 parts, 0 rejected" in " ".join(result.out.split())
+    assert f"{len(LINES)} rows in 1 part, 0 rejected" in " ".join(result.out.split())
     assert_complete(output, expected(model))
     options = ("--normalize", "--batch-tokens", 5, "--dtype", "float32", "--json", "--overwrite")
     report = json.loads(hf_bert("embed", model, lines, "-o", output, *options).out)
