@@ -27,6 +27,8 @@ LAST_FOUND = "---\nsearch:\n  boost: 0.1\n---\n\n"
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)")
 #: A paragraph that only links to a text file is followed by the file's content.
 TEXT_FILE = re.compile(r"^\[[^]]+\]\(([^)]+\.txt)\)$", re.MULTILINE)
+#: A paragraph that is a picture.
+PICTURE = re.compile(r"^!\[[^]]*\]\(([^)\s]+)\)$", re.MULTILINE)
 FENCED = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[([](.*?)\\[)\]]</\1>', re.DOTALL)
 COMMANDS = "reference/commands.md"
@@ -140,6 +142,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
 
     def corrected(text: str) -> str:
         text = text.replace("<details>", '<details markdown="1">')
+        # The link opens a picture large, because a phone shows it at a third of its width.
+        text = PICTURE.sub(r"[\g<0>](\1)", text)
         return LINK.sub(lambda link: site_link(link[0], source, place, config.repo_url), text)
 
     def with_text(link: re.Match[str]) -> str:

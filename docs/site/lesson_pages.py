@@ -15,6 +15,8 @@ NOTE = """!!! note ""
     yours."""
 #: Longer outputs, in lines, are folded.
 FOLDED = 20
+#: Longer lines of an output, in characters, are wrapped, because 1,366 px do not show them.
+WIDEST = 115
 TABLE = re.compile(r"<table[^>]*>")
 #: The first cell of a row of the table of lessons.
 LESSON = re.compile(r"^\| \[[^]]+\]\((\d\d_\w+)\.ipynb\)", re.MULTILINE)
@@ -79,13 +81,14 @@ def printed(output: dict[str, Any], picture: str) -> str:
     """An output as Markdown: a picture, a table in the page's style, or a text."""
     data = output.get("data", {})
     if "image/png" in data:
-        # The link opens it large, because a phone shows it at a third of its width.
-        return f"[![{''.join(data['text/plain'])}]({picture})]({picture})"
+        return f"![{''.join(data['text/plain'])}]({picture})"
     if "text/html" in data:
         table = TABLE.sub("<table>", "".join(data["text/html"]))
         return f'<div class="output">\n{table}\n</div>'
     lines = output["text"]
-    text = fenced("".join(lines).rstrip(), "{ .text .output }")
+    text = "".join(lines).rstrip()
+    is_wide = max(map(len, text.splitlines()), default=0) > WIDEST
+    text = fenced(text, "{ .text .output .wrapped }" if is_wide else "{ .text .output }")
     return text if len(lines) <= FOLDED else folded(text, f"Output, {len(lines)} lines")
 
 
