@@ -126,7 +126,10 @@ def _explained(name: str, revision: str | None, error: Exception) -> InputError:
         case GatedRepoError():
             said = f"{name} on the hub is gated. Ask for access on its page, and set HF_TOKEN."
         case RepositoryNotFoundError():
-            said = f"{name} is neither a path nor a model on the hub. Check the name, and HF_TOKEN."
+            said = (
+                f"{name} is not a path, and no model on the hub has this name. Check the name, "
+                "and HF_TOKEN."
+            )
         case RevisionNotFoundError():
             said = f"{name} on the hub has no revision {revision!r}. Check `revision`."
         case _:

@@ -36,7 +36,7 @@ from hf_bert_impl.data.text_input import check_record_text
 from hf_bert_impl.data.vector_table import arrow_table
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.freed_memory import keep_freed_memory
-from hf_bert_impl.head_names import check_name
+from hf_bert_impl.head_names import check_name, unreadable
 
 #: Columns of equal length: a dictionary of lists or arrays, a pandas DataFrame, or a pyarrow table.
 Batch = Any
@@ -159,7 +159,11 @@ def facts_of(name: str, place: str) -> dict[str, str]:
     path = Path(place).expanduser()
     if not path.exists():
         check_name(place)
-        return {"commit": str(extract_commit_hash(cached_file(place, CONFIG_NAME), None))}
+        try:
+            config = cached_file(place, CONFIG_NAME)
+        except OSError as error:
+            raise unreadable(str(place), error) from error
+        return {"commit": str(extract_commit_hash(config, None))}
     files = {name: path}
     if path.is_dir():
         known = (".safetensors", ".bin", ".json", ".txt", ".model", ".arrow")

@@ -138,7 +138,7 @@ def test_without_a_network_what_was_fetched_before_is_read(server, folder, monke
 @pytest.mark.parametrize(
     ("name", "kind", "words"),
     [
-        ("someone/else", None, "nor a model on the hub"),
+        ("someone/else", None, "no model on the hub has this name"),
         ("someone/gated", None, "someone/gated on the hub is gated"),
         ("someone/bare", None, "1 file .config.json. and no weights"),
         ("someone/alone", "onnx", "from_format is 'onnx'"),
