@@ -244,24 +244,24 @@ def test_exported():
     assert_close(call(program, batch), call(stock, batch), attended(batch))
 
 
-def test_accelerates_mixed_precision():
+def test_accelerates_mixed_precision(monkeypatch):
     """The model is prepared, unwrapped and restored."""
+    # The precision is a state of the process, which other tests may have set.
+    for kind in (accelerate.state.AcceleratorState, accelerate.state.PartialState):
+        monkeypatch.setattr(kind, "_shared_state", {})
     stock = random_stock("DistilBertForSequenceClassification")
     batch = random_batch(stock, "right")
     model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
-    try:
-        accelerator = accelerate.Accelerator(cpu=True, mixed_precision="bf16")
-        prepared, expected = accelerator.prepare(model), call(stock, batch)
-        assert_close(call(prepared, batch), expected, attended(batch), 0.05)
-        with pytest.raises(ValueError, match=r"has a wrapped forward\. Unwrap it"):
-            hf_bert_impl.restore(model)
-        accelerator.unwrap_model(prepared, keep_fp32_wrapper=False)
-        with torch.no_grad():  # by place, since the model itself comes first now
-            found = model(batch["input_ids"], batch["attention_mask"])
-        assert_close(found, expected, attended(batch))
-        assert_close(call(hf_bert_impl.restore(model), batch), expected, attended(batch), 1e-9)
-    finally:
-        accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    accelerator = accelerate.Accelerator(cpu=True, mixed_precision="bf16")
+    prepared, expected = accelerator.prepare(model), call(stock, batch)
+    assert_close(call(prepared, batch), expected, attended(batch), 0.05)
+    with pytest.raises(ValueError, match=r"has a wrapped forward\. Unwrap it"):
+        hf_bert_impl.restore(model)
+    accelerator.unwrap_model(prepared, keep_fp32_wrapper=False)
+    with torch.no_grad():  # by place, since the model itself comes first now
+        found = model(batch["input_ids"], batch["attention_mask"])
+    assert_close(found, expected, attended(batch))
+    assert_close(call(hf_bert_impl.restore(model), batch), expected, attended(batch), 1e-9)
 
 
 def test_gradient_checkpointing(monkeypatch):
