@@ -420,7 +420,7 @@ def checked_files(path: str | None, kind: str, options: Mapping[str, Any]) -> It
                 f"{path} has code of its own, which is not run. If you trust it, pass "
                 "trust_remote_code=True to TextEncoder."
             ) from error
-        if isinstance(error, OSError) and not os.path.isdir(path) and str(path) not in str(error):
+        if isinstance(error, OSError) and not os.path.isdir(path) and path not in str(error):
             raise unreadable(path, error) from error
         if isinstance(error, ValueError | OSError):
             raise

@@ -153,11 +153,11 @@ class SteadyProduct(Product):
         )
         if not (_is_steady(probe) and _agrees(probe, rows)):
             kind = str(self.probe.kernels or self.probe.dtype).removeprefix("torch.")
-            or_less = "call torch.set_num_threads(1), " * (threads > 1)
+            fewer = "call torch.set_num_threads(1), " * (threads > 1)
             raise ValueError(
                 f"batch_invariant=True cannot be kept on this CPU: with {threads} threads the "
                 f"kernel {kind} for {probe.inputs} inputs and {probe.outputs} outputs gives a row "
-                f"other bits in a call of {rows} rows. Use dtype='float32', {or_less}or set "
+                f"other bits in a call of {rows} rows. Use dtype='float32', {fewer}or set "
                 "batch_invariant=False."
             )
         self.passed.add(call)

@@ -244,12 +244,13 @@ def test_exported():
     assert_close(call(program, batch), call(stock, batch), attended(batch))
 
 
-def test_accelerates_mixed_precision(monkeypatch):
+@pytest.mark.parametrize("name", ["Bert", "DistilBert", "MPNet"])
+def test_accelerates_mixed_precision(monkeypatch, name):
     """The model is prepared, unwrapped and restored."""
     # The precision is a state of the process, which other tests may have set.
     for kind in (accelerate.state.AcceleratorState, accelerate.state.PartialState):
         monkeypatch.setattr(kind, "_shared_state", {})
-    stock = random_stock("DistilBertForSequenceClassification")
+    stock = random_stock(f"{name}ForSequenceClassification")
     batch = random_batch(stock, "right")
     model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
     accelerator = accelerate.Accelerator(cpu=True, mixed_precision="bf16")
