@@ -62,8 +62,15 @@ CASES = {
     "full": "16 × 64 tokens, no padding",
 }
 #: Runs of sentence vectors, and of a busy machine without and with OMP_WAIT_POLICY=passive.
-ENCODE = {"AVX-512": "minilm-encode-avx512", "AVX2": "minilm-encode-avx2"}
-BUSY = {"active": "minilm-busy", "passive": "minilm-busy-passive"}
+ENCODE = {"AVX-512": "minilm-encode", "AVX2": "minilm-encode-avx2"}
+BUSY = ("minilm-busy", "minilm-busy-passive")
+#: The run of the same tokens at several widths, and the names of its rows.
+LINE = "base-line"
+LINES = {
+    "unchanged": "this package",
+    "prepared": "this package, prepared",
+    "upstream-sdpa": "transformers, sdpa",
+}
 #: The run with llama.cpp, by `python -m benchmarks.text_models`, and the rows of its table.
 TEXTS = "minilm-texts"
 RIVALS = {
@@ -72,23 +79,10 @@ RIVALS = {
     ("optimized", "float32"): "`optimize`, float32",
     ("optimized", "bfloat16"): '`optimize`, bfloat16 (`"auto"` here)',
     ("optimized", "int8"): "`optimize`, int8",
+    ("TextEncoder", "float32"): "`TextEncoder`, float32",
+    ("TextEncoder", "bfloat16"): '`TextEncoder`, bfloat16 (`"auto"` here)',
+    ("TextEncoder", "int8"): "`TextEncoder`, int8",
 }
-#: The rows of the table of AVX-512 of full width: run, ours, case, peer and its precision.
-WIDE = (
-    ("base-float32", "unchanged float32", "short", "upstream-sdpa", "float32"),
-    ("base-float32", "prepared float32", "short", "upstream-sdpa", "float32"),
-    ("base-float32", "prepared float32", "short", "onnxruntime", "float32"),
-    ("base-float32", "prepared float32", "short", "openvino", "float32"),
-    ("base-float32", "prepared float32", "short", "ctranslate2", "float32"),
-    ("base-float32", "prepared float32", "sentence", "upstream-sdpa", "float32"),
-    ("base-float32", "prepared float32", "sentence", "onnxruntime", "float32"),
-    ("base-float32", "prepared float32", "sentence", "openvino", "float32"),
-    ("base-lengths", "prepared float32", "full", "upstream-sdpa", "float32"),
-    ("base-half", "prepared bfloat16", "short", "upstream-sdpa", "float32"),
-    ("base-half", "prepared bfloat16", "short", "upstream-sdpa", "bfloat16"),
-    ("minilm-encode", "TextEncoder float32", "encode", "sentence-transformers", "float32"),
-    ("minilm-encode", "TextEncoder bfloat16", "encode", "sentence-transformers", "float32"),
-)
 BASELINE = "upstream-sdpa"
 PEERS = {
     BASELINE: "transformers",
@@ -355,17 +349,21 @@ def tables() -> dict[str, str]:
                     if any(cells):
                         measured = [each or "–" for each in cells]
                         peer_rows.append([processor, precision, PEERS[peer], *measured])
-    busy_rows = [
+    busy_rows = []
+    for name in BUSY:
+        run = read_run(name)
+        times = {(row["machine"], row["contestant"]): row["ms"] for row in run["rows"]}
+        for machine in ("quiet", "busy"):
+            ms = (f"{times[machine, who]:.0f}" for who in ("prepared", BASELINE))
+            busy_rows.append([machine, run["policy"], *ms])
+    line_rows = [
         [
-            case,
-            policy,
-            *(
-                f"{find_row(run, case, 'prepared float32')[f'{who}_ms']:.0f}"
-                for who in ("ours", "peer")
-            ),
+            LINES[row["contestant"]],
+            f"{row['us_per_token'] / 1000:.2f}",
+            f"{row['squared']:.3f}",
+            f"{row['cost_min']:.2f}–{row['cost_max']:.2f}",
         ]
-        for policy, run in BUSY.items()
-        for case in ("short", "busy")
+        for row in read_run(LINE)["rows"]
     ]
     encode_rows = [
         [processor, row["ours_dtype"], spread(row), f"{row['ours_error']:.0e}"]
@@ -373,20 +371,6 @@ def tables() -> dict[str, str]:
         for row in read_run(run)["rows"]
         if row["peer_dtype"] == "float32"
     ]
-    wide_rows = []
-    for run, ours, case, peer, precision in WIDE:
-        row = find_row(run, case, ours, peer, precision)
-        errors = " / ".join(f"{row[f'{who}_error']:.0e}" for who in ("ours", "peer"))
-        label = PEERS.get(peer, peer)
-        wide_rows.append(
-            [
-                CASES.get(case, "5,000 texts, all-MiniLM-L6-v2"),
-                ours,
-                f"{label}, {precision}",
-                spread(row),
-                errors,
-            ]
-        )
     steps = read_run(TRAINING)["rows"]
     training_rows = [
         [
@@ -411,7 +395,10 @@ def tables() -> dict[str, str]:
     return {
         "busy": table(
             ["machine", "`OMP_WAIT_POLICY`", "prepared, ms", "transformers, ms"],
-            [["busy" if row[0] == "busy" else "quiet", *row[1:]] for row in busy_rows],
+            busy_rows,
+        ),
+        "line": table(
+            ["BERT-base", "ms a token", "R²", "time with four times the width"], line_rows
         ),
         "rivals": table(
             [
@@ -425,9 +412,6 @@ def tables() -> dict[str, str]:
         ),
         "runs": table(["processor", *VERSIONS, "runs"], run_rows()),
         "encode": table(["processor", "`dtype`", "speed-up", "error"], encode_rows),
-        "wide": table(
-            ["case", "ours", "compared with", "speed-up", "error, ours / theirs"], wide_rows
-        ),
         "training": table(
             ["model and head", *(f"{each} padding" for each in paddings)], training_rows
         ),
@@ -442,7 +426,7 @@ def run_rows() -> list[list[str]]:
     """The processors and versions of the runs behind all tables, with their runs."""
     names = [
         *(name for models in RUNS.values() for runs in models.values() for name in runs),
-        *(*ENCODE.values(), *BUSY.values(), *(run for run, *_ in WIDE)),
+        *(*ENCODE.values(), *BUSY, LINE),
         *(TEXTS, TRAINING, FIRST_EXAMPLE, FAMILIES),
     ]
     runs: dict[tuple[str, ...], list[str]] = {}
@@ -452,19 +436,6 @@ def run_rows() -> list[list[str]]:
         link = f"[{name}](../benchmarks/results/{name}.json)"
         runs.setdefault((f"{facts['cpu']}, {facts['threads']} threads", *versions), []).append(link)
     return [[*facts, ", ".join(links)] for facts, links in runs.items()]
-
-
-def find_row(
-    run: str, case: str, ours: str, peer: str = BASELINE, precision: str = "float32"
-) -> dict[str, Any]:
-    """A row of a recorded run."""
-    wanted = (case, ours, peer, precision)
-    return next(
-        row
-        for row in read_run(run)["rows"]
-        if (row["case"], f"{row['ours']} {row['ours_dtype']}", row["peer"], row["peer_dtype"])
-        == wanted
-    )
 
 
 def spread(row: dict[str, Any]) -> str:

@@ -16,8 +16,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -26,6 +27,8 @@ from hf_bert_impl.benchmark.cases import make_case
 from hf_bert_impl.benchmark.contest import Contestant, race
 from hf_bert_impl.benchmark.contestants import States
 from hf_bert_impl.benchmark.peers import Settings, Source
+from hf_bert_impl.benchmark.results import environment
+from hf_bert_impl.files.json_files import write_json
 from hf_bert_impl.measuring.batches import LOG_SPREAD, Case, log_normal_lengths, scale_lengths
 from hf_bert_impl.measuring.timing import cpu_name
 from hf_bert_impl.tables import console, print_table
@@ -47,6 +50,7 @@ Model = Annotated[str | None, typer.Argument(help="A folder; else random weights
 Random = Annotated[str, typer.Option(help="Their size.")]
 Rounds = Annotated[int, typer.Option()]
 Threads = Annotated[int, typer.Option()]
+Output = Annotated[Path | None, typer.Option(help="Write the results as JSON.")]
 
 
 @contextlib.contextmanager
@@ -77,7 +81,11 @@ def line_cases(positions: int, rows: int) -> list[Case]:
 
 @app.command()
 def line(
-    model: Model = None, random: Random = "base", rounds: Rounds = 5, threads: Threads = 2
+    model: Model = None,
+    random: Random = "base",
+    rounds: Rounds = 5,
+    threads: Threads = 2,
+    output: Output = None,
 ) -> None:
     """The cost of tokens, and of padding the same tokens wider."""
     source = Source(model, random)
@@ -96,15 +104,35 @@ def line(
                     points[one.name].append((case.tokens, 1000 * statistics.median(seconds)))
                 ratios = [wide / narrow for narrow, *_, wide in zip(*times, strict=True)]
                 costs[one.name].append(statistics.median(ratios))
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in NAMES:
         tokens, ms = zip(*points[name], strict=True)
         slope, fixed = statistics.linear_regression(tokens, ms)
-        squared = statistics.correlation(tokens, ms) ** 2
-        cost = f"{min(costs[name]):.2f}–{max(costs[name]):.2f} times"
-        rows.append((name, f"{1000 * slope:.1f}", f"{fixed:.1f}", f"{squared:.4f}", cost))
+        row = {"contestant": name, "us_per_token": 1000 * slope, "fixed_ms": fixed}
+        row |= {"squared": statistics.correlation(tokens, ms) ** 2}
+        rows.append(row | {"cost_min": min(costs[name]), "cost_max": max(costs[name])})
     columns = ("", "µs a token", "fixed ms", "R² of a straight line", "cost of padding")
-    print_table(console(), f"{source.name}; {cpu_name()}, {threads} threads", columns, rows)
+    cells = [
+        (
+            row["contestant"],
+            f"{row['us_per_token']:.1f}",
+            f"{row['fixed_ms']:.1f}",
+            f"{row['squared']:.4f}",
+            f"{row['cost_min']:.2f}–{row['cost_max']:.2f} times",
+        )
+        for row in rows
+    ]
+    print_table(console(), f"{source.name}; {cpu_name()}, {threads} threads", columns, cells)
+    write_record(output, source, rounds, threads, {"rows": rows})
+
+
+def write_record(
+    path: Path | None, source: Source, rounds: int, threads: int, more: Mapping[str, Any]
+) -> None:
+    """Writes the results and where they were measured, if a path is given."""
+    if path is not None:
+        record = {"environment": environment("cpu", threads), "model": source.name}
+        write_json(path, record | {"rounds": rounds, **more})
 
 
 @contextlib.contextmanager
@@ -124,24 +152,33 @@ def neighbours(number: int) -> Iterator[None]:
 
 @app.command()
 def busy(
-    model: Model = None, random: Random = "base", rounds: Rounds = 5, threads: Threads = 2
+    model: Model = None,
+    random: Random = "base",
+    rounds: Rounds = 5,
+    threads: Threads = 2,
+    output: Output = None,
 ) -> None:
     """The case `short` on a quiet and on a busy machine."""
-    source, rows = Source(model, random), []
+    source = Source(model, random)
+    rows: list[dict[str, Any]] = []
     case = make_case("short", positions=source.load().config.max_position_embeddings)
     with opened(source, threads) as contestants:
         for words, number in (("quiet", 0), ("busy", threads)):
             with neighbours(number):
                 times = race(contestants, rounds, case, stopped)
-            *ours, peer = contestants
-            for one in ours:
-                ratios = [b / a for a, b in zip(times[one], times[peer], strict=True)]
-                ms = (f"{1000 * statistics.median(times[it]):.0f}" for it in (one, peer))
-                rows.append((words, one.name, " / ".join(ms), spread(ratios)))
+            for one in contestants:
+                ratios = [b / a for a, b in zip(times[one], times[contestants[-1]], strict=True)]
+                row = {"machine": words, "contestant": one.name, "ratios": ratios}
+                rows.append(row | {"ms": 1000 * statistics.median(times[one])})
     policy = os.environ.get("OMP_WAIT_POLICY", "active")
     title = f"{source.name}; {cpu_name()}, {threads} threads, OMP_WAIT_POLICY {policy}"
-    columns = ("machine", "ours", "ms, ours / transformers sdpa", "speed-up")
-    print_table(console(), title, columns, rows, words=(0, 1))
+    cells = [
+        (row["machine"], row["contestant"], f"{row['ms']:.0f}", spread(row["ratios"]))
+        for row in rows
+    ]
+    columns = ("machine", "contestant", "ms", "speed-up over transformers' sdpa")
+    print_table(console(), title, columns, cells, words=(0, 1))
+    write_record(output, source, rounds, threads, {"policy": policy, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
     python -m benchmarks.text_models FOLDER --cases mixed,single --peers llama.cpp --gguf FILE
 
 Every contestant makes the same call on the same texts, in turns, each in its own process.
+`TextEncoder` takes part in the cases of a `SentenceTransformer`.
 OpenVINO takes the place of the transformers model inside the library's, as its own backend does;
 the backend's packages need an older transformers than 5.23. Its int8 is NNCF's static quantisation.
 llama.cpp runs through `llama-cpp-python`, from a GGUF file with weights in Q8_0.
@@ -73,6 +74,7 @@ PEERS = {
     BASELINE: ("float32", "bfloat16"),
     "openvino": ("float32", "bfloat16", "int8"),
     "llama.cpp": ("int8",),
+    "TextEncoder": ("float32", "bfloat16", "int8"),
 }
 app = typer.Typer(add_completion=False)
 
@@ -129,7 +131,7 @@ class TextModel(Timed):
         settings: Threads.
 
     Raises:
-        Unavailable: llama.cpp or its file is missing.
+        Unavailable: llama.cpp or its file is missing, or the contestant is of another kind.
     """
 
     def __init__(
@@ -144,8 +146,12 @@ class TextModel(Timed):
     ) -> None:
         super().__init__(source, settings)
         self.kind, self.inputs = CASES[next(iter(inputs))], inputs
+        if name in ("TextEncoder", "llama.cpp") and self.kind.cls != KINDS["dense"].cls:
+            raise Unavailable(f"it takes no {self.kind.cls}. Use --cases dense,mixed,single")
         self.whole = load(self.kind, folder, dtype if name == BASELINE else None)
-        if name == "optimized":
+        if name == "TextEncoder":
+            self.whole = hf_bert_impl.TextEncoder(folder, dtype=dtype)
+        elif name == "optimized":
             self.whole = hf_bert_impl.optimize(self.whole, dtype=dtype)
         elif name == "llama.cpp":
             self.whole = LlamaCpp(gguf, settings.threads or 1)
