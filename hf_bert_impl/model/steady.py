@@ -151,7 +151,9 @@ class SteadyProduct(Product):
         probe = replace(
             self.probe, activation=activation, has_residual=has_residual, threads=threads
         )
-        if not (_is_steady(probe) and _agrees(probe, rows)):
+        if not _passes(probe, rows):
+            if activation is not NOT_FUSED and _passes(replace(probe, activation=NOT_FUSED), rows):
+                raise no_kernel(f"{activation.name} of {probe.outputs} numbers")
             kind = str(self.probe.kernels or self.probe.dtype).removeprefix("torch.")
             fewer = "call torch.set_num_threads(1), " * (threads > 1)
             raise ValueError(
@@ -183,6 +185,11 @@ def probe_of(layer: nn.Linear, outputs: int, kernels: Any = None) -> Probe:
     dtype = layer.weight.dtype if kernels is None else kernels.states_dtype
     has_bias = layer.bias is not None
     return Probe(kernels, layer.in_features, outputs, dtype, has_bias, NOT_FUSED, False, 1)
+
+
+def _passes(probe: Probe, rows: int) -> bool:
+    """Whether a call of so many rows may be made."""
+    return _is_steady(probe) and _agrees(probe, rows)
 
 
 @cache

@@ -267,6 +267,23 @@ def test_kernels_that_differ(make_differ, name, prepared):
                 assert_equal_bits(one, expected)
 
 
+def test_an_activation_that_differs_is_named(monkeypatch):
+    """Its product has the same bits in every call."""
+
+    class Differing(linear.FloatProduct):
+        def __call__(self, states, residual=None, activation=linear.NOT_FUSED):
+            output = super().__call__(states, residual, activation)
+            return one_up(output, activation.name == "gelu" and len(output) < 8)
+
+    monkeypatch.setattr(kernels, "FloatProduct", Differing)
+    forget()
+    config = random_config(9, intermediate_size=40, hidden_act="gelu", batch_invariant=True)
+    model = random_model("BertModel", config).prepare_for_inference()
+    with pytest.raises(ValueError, match="no kernel for the activation gelu of 40 numbers"):
+        of_each(model, [torch.tensor([1, 2, 3])])
+    forget()
+
+
 def test_kernels_that_keep_nothing_are_refused(make_differ):
     """A row has other bits at one place of every call."""
     make_differ(lambda out: slice(2, 3))
