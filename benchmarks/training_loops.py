@@ -1,21 +1,23 @@
 """Fine-tuning and pre-training against transformers' BERT: the same loop, batches and weights.
 
-    python benchmarks/training_loops.py finetune MODEL train.tsv
-    python benchmarks/training_loops.py pretrain TOKENIZER corpus.txt
-    python benchmarks/training_loops.py steps base --output benchmarks/results/training.json
+    python -m benchmarks.training_loops finetune MODEL train.tsv
+    python -m benchmarks.training_loops pretrain TOKENIZER corpus.txt
+    python -m benchmarks.training_loops steps base --output benchmarks/results/training.json
 
 Dropout is off and everything is float32, so the losses of both are the same but for rounding. Each
-step runs once in each model, in alternating order: forward, backward, AdamW. `--steps 0` takes all
-batches of the text.
+model has its own process, which is stopped while the other takes a step: forward, backward, AdamW.
+The order alternates. `--steps 0` takes all batches of the text.
 """
 
 from __future__ import annotations
 
-import copy
+import contextlib
+import functools
 import itertools
 import json
 import random
 import statistics
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +30,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import DataCollatorWithPadding
 
 import hf_bert_impl
+from hf_bert_impl.benchmark.contest import Contestant
 from hf_bert_impl.benchmark.peers import Source
 from hf_bert_impl.benchmark.results import environment
 from hf_bert_impl.data.epochs import Epochs
@@ -153,50 +156,94 @@ def take_steps(
     row = {"size": size, "head": head} | compare(ours, batches, steps, learning_rate, threads)
     if output is not None:
         record = json.loads(output.read_text("utf-8")) if output.exists() else {"rows": []}
-        record["environment"] = where = environment("cpu", torch.get_num_threads())
-        del where["stopped"]  # both models are in one process
+        record["environment"] = environment("cpu", threads or torch.get_num_threads())
         write_json(output, record | {"rows": [*record["rows"], row]})
+
+
+class Stepping:
+    """A model that takes steps, in its own process.
+
+    Args:
+        is_ours: Whether it is of this package, and not of transformers.
+        cls: Its class.
+        folder: Its weights.
+        learning_rate: Of AdamW.
+        threads: How many it computes with; 0 for torch's default.
+    """
+
+    def __init__(
+        self, is_ours: bool, cls: str, folder: str, learning_rate: float, threads: int
+    ) -> None:
+        if threads:
+            torch.set_num_threads(threads)
+        model = getattr(hf_bert_impl, cls).from_pretrained(folder, dtype=torch.float32)
+        self.model: Any = model
+        if not is_ours:
+            self.model = reference_model(model)
+            self.model.set_attn_implementation("sdpa")
+        for module in self.model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        self.model.train()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=learning_rate)
+
+    def step(self, batch: Batch) -> tuple[float, float]:
+        """Takes a step; its seconds and its loss."""
+        begin = time.perf_counter()
+        loss = self.model(**batch).loss
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return time.perf_counter() - begin, float(loss.detach())
+
+    def peak(self, batch: Batch) -> int:
+        """The peak of the tensors alive during a step above those alive before it, in bytes.
+
+        torch's profiler records every allocation and release of its CPU allocator; the peak of
+        their running sum is the same on every run and machine.
+        """
+        self.model(**batch).loss.backward()
+        self.model.zero_grad(set_to_none=False)
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+            self.model(**batch).loss.backward()
+        results: Any = recorded.profiler
+        changes = sorted(
+            (event.start_ns(), event.nbytes())
+            for event in results.kineto_results.events()
+            if event.name() == "[memory]" and event.device_type().name == "CPU"
+        )
+        return max(itertools.accumulate(size for _, size in changes))
 
 
 def compare(
     ours: Any, batches: Iterator[Batch], steps: int, learning_rate: float, threads: int
 ) -> dict[str, Any]:
     """Takes the same steps with both models, prints times and losses, and returns them."""
-    if threads:
-        torch.set_num_threads(threads)
-    models = (ours, reference_model(ours))
-    models[1].set_attn_implementation("sdpa")
-    optimizers = []
-    for model in models:
-        for module in model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.0
-        model.train()
-        optimizers.append(torch.optim.AdamW(model.parameters(), lr=learning_rate))
     seconds: tuple[list[float], list[float]] = ([], [])
-    gaps, real, computed = [], 0, 0
-    warm_up = 2
-    for number, batch in enumerate(batches):
-        if steps and number == steps + warm_up:
-            break
-        losses = [0.0, 0.0]
-        for side in (0, 1) if number % 2 else (1, 0):
-            given = copy.copy(batch)
-            begin = time.perf_counter()
-            loss = models[side](**given).loss
-            loss.backward()
-            optimizers[side].step()
-            optimizers[side].zero_grad()
-            if number >= warm_up:
-                seconds[side].append(time.perf_counter() - begin)
-            losses[side] = float(loss.detach())
-        gaps.append(abs(losses[0] - losses[1]))
-        real += int(batch["attention_mask"].sum())
-        computed += batch["attention_mask"].numel()
-    if not seconds[0]:
-        raise typer.BadParameter("the text makes fewer batches than the warm-up takes")
+    gaps, real, computed, warm_up = list[float](), 0, 0, 2
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        ours.save_pretrained(folder)
+        given = (type(ours).__name__, folder, learning_rate, threads)
+        contestants = []
+        for name in ("ours", "transformers"):
+            make = functools.partial(Stepping, name == "ours", *given)
+            one = Contestant(name, "float32", make, threads or torch.get_num_threads(), folder)
+            contestants.append(stack.enter_context(one))
+        for number, batch in enumerate(batches):
+            if steps and number == steps + warm_up:
+                break
+            losses = [0.0, 0.0]
+            for side in (0, 1) if number % 2 else (1, 0):
+                taken, losses[side] = contestants[side].ask("step", batch)
+                if number >= warm_up:
+                    seconds[side].append(taken)
+            gaps.append(abs(losses[0] - losses[1]))
+            real += int(batch["attention_mask"].sum())
+            computed += batch["attention_mask"].numel()
+        if not seconds[0]:
+            raise typer.BadParameter("the text makes fewer batches than the warm-up takes")
+        peaks = [one.ask("peak", batch) for one in contestants]
     ratios = sorted(b / a for a, b in zip(*seconds, strict=True))
-    peaks = [step_peak(model, given) for model in models]
     row = {
         "padding": 1 - real / computed,
         "ours_ms": 1000 * statistics.median(seconds[0]),
@@ -207,7 +254,8 @@ def compare(
         "memory": peaks[0] / peaks[1],
         "loss_error": max(gaps[:10]),
     }
-    print(f"{len(ratios)} steps, {row['padding']:.0%} padding, {torch.get_num_threads()} threads")
+    threads = threads or torch.get_num_threads()
+    print(f"{len(ratios)} steps, {row['padding']:.0%} padding, {threads} threads")
     print(f"a step: ours {row['ours_ms']:.0f} ms, transformers sdpa {row['peer_ms']:.0f} ms")
     spread = f"{row['ratio_min']:.2f}–{row['ratio_max']:.2f}"
     total = sum(seconds[1]) / sum(seconds[0])
@@ -217,24 +265,8 @@ def compare(
     return row
 
 
-def step_peak(model: Any, batch: Batch) -> int:
-    """The peak of the tensors alive during a step above those alive before it, in bytes.
-
-    torch's profiler records every allocation and release of its CPU allocator; the peak of their
-    running sum is the same on every run and machine.
-    """
-    model(**batch).loss.backward()
-    model.zero_grad(set_to_none=False)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-        model(**batch).loss.backward()
-    results: Any = recorded.profiler
-    changes = sorted(
-        (event.start_ns(), event.nbytes())
-        for event in results.kineto_results.events()
-        if event.name() == "[memory]" and event.device_type().name == "CPU"
-    )
-    return max(itertools.accumulate(size for _, size in changes))
-
-
 if __name__ == "__main__":
-    app()
+    # Contestants unpickle the class of this file by its name, which is not __main__ there.
+    from benchmarks.training_loops import app as by_name
+
+    by_name()
