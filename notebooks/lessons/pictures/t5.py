@@ -53,7 +53,9 @@ def writing(size: int, hidden: int, blocks: int) -> None:
 def distance_numbers(heads: int) -> None:
     """Draws the third step: a number for each distance is added to the score of a pair."""
     drawing = Diagram(2.7, "Step 3: order comes from distances, inside each attention", width=8)
-    pair = drawing.box(1.3, 1.9, "query of place 5,\nkey of place 3", height=0.6, fill="yellow")
+    pair = drawing.box(
+        1.3, 1.9, "query of position 5,\nkey of position 3", height=0.6, fill="yellow"
+    )
     product = drawing.box(4.0, 1.9, "dot product q · k", width=1.9, fill="orange")
     apart = drawing.box(1.3, 0.6, "distance 3 - 5 = -2", width=2.0, fill="yellow")
     table = drawing.box(4.0, 0.6, f"table: 32 buckets,\n{heads} heads", width=1.9, height=0.6)
@@ -89,11 +91,11 @@ def spans(shown: Sequence[tuple[str, Sequence[str], Sequence[tuple[int, int]]]])
     )
     for row, (name, words, cuts) in enumerate(shown):
         y, x = 4.15 - 1.2 * row, 0.1
-        cut = [place for begin, end in cuts for place in range(begin, end)]
+        cut = [number for begin, end in cuts for number in range(begin, end)]
         drawing.note(x, y + 0.32, name)
-        for place, word in enumerate(words):
+        for number, word in enumerate(words):
             width = 0.17 + 0.075 * len(word)
-            fill = "orange" if place in cut else "yellow"
+            fill = "orange" if number in cut else "yellow"
             drawing.box(x + width / 2, y, word, width=width, height=0.28, fill=fill)
             x += width + 0.03
         read, missing = corrupt(words, cuts)
@@ -137,7 +139,7 @@ def learned_distances(bias: Tensor, distances: Sequence[int]) -> None:
     figure, axis = plt.subplots(figsize=(figures.PAGE, 2.6))
     edge = bias.abs().max().item()
     figures.heat_map(
-        axis, bias.numpy(), x="distance from the token that looks (negative: to the left)",
+        axis, bias.numpy(), x="distance from the query (negative: to the left)",
         y="head", bar="added to the score", columns=[str(number) for number in distances],
         rows=[str(head) for head in range(len(bias))], limits=(-edge, edge), colours="RdBu_r",
     )  # fmt: skip
