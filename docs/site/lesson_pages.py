@@ -88,7 +88,8 @@ def printed(output: dict[str, Any], picture: str) -> str:
     lines = output["text"]
     text = "".join(lines).rstrip()
     is_wide = max(map(len, text.splitlines()), default=0) > WIDEST
-    text = fenced(text, "{ .text .output .wrapped }" if is_wide else "{ .text .output }")
+    kinds = ".text .output" + " .wrapped" * is_wide + " .table" * ("───" in text)
+    text = fenced(text, f"{{ {kinds} }}")
     return text if len(lines) <= FOLDED else folded(text, f"Output, {len(lines)} lines")
 
 
