@@ -4,7 +4,6 @@ import bz2
 import gzip
 import io
 import lzma
-import struct
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
@@ -15,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from hypothesis import strategies as st
 
 import hf_bert_impl
 from hf_bert_impl.conversion.formats import FORMATS as KNOWN
@@ -158,33 +156,6 @@ class Runs:
 
     def __reduce__(self) -> tuple[Callable, tuple]:
         return self.call
-
-
-#: Numbers that lists of a format are made of, or that are far too large.
-NUMBERS = st.sampled_from([0, 1, 8, 24, 96, 136, 255, 680, 800]) | st.integers(0, (1 << 64) - 1)
-#: Changes of a file: where (a share of it), how many bytes go (None: as many as come), what comes.
-EDITS = st.lists(
-    st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 8), st.binary(max_size=8))
-    | st.tuples(
-        st.floats(0, 1, exclude_max=True),
-        st.none(),
-        st.builds(
-            lambda form, number: struct.pack(form, number % (1 << 8 * struct.calcsize(form))),
-            st.sampled_from(["<B", "<H", "<I", "<Q"]),
-            NUMBERS,
-        ),
-    ),
-    min_size=1,
-    max_size=4,
-)
-
-
-def edited(content: bytes, edits: list[tuple[float, int | None, bytes]]) -> bytes:
-    for place, removed, added in edits:
-        at = int(place * len(content))
-        rest = content[at + (len(added) if removed is None else removed) :]
-        content = content[:at] + added + rest
-    return content
 
 
 def tar(*members: tuple[Any, bytes | None], form: int = tarfile.GNU_FORMAT) -> bytes:

@@ -155,29 +155,3 @@ def test_places_that_are_none(tmp_path):
         assert said in line and len(line) < 500
         with pytest.raises(InputError, match=re.escape(said)):
             load_any(path)
-
-
-def test_source_is_never_the_output(tmp_path, source):
-    folder = source("flax")
-    before = {file.name: file.read_bytes() for file in folder.iterdir()}
-    for target in (folder, tmp_path, folder / "flax_model.msgpack"):
-        with pytest.raises(InputError):
-            convert(folder, target, overwrite=True)
-    with pytest.raises(InputError, match="`overwrite=True`"):
-        convert(FIXTURES / "tf1", folder)
-    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
-
-
-def test_damage_that_is_found_while_writing_leaves_the_old_result(tmp_path, source):
-    convert(FIXTURES / "flax", tmp_path / "out", check=False)
-    before = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
-    folder = source("tf1")
-    data = folder / "bert_model.ckpt.data-00000-of-00001"
-    content = bytearray(data.read_bytes())
-    for place in (-9, 9, len(content) // 2):
-        content[place] ^= 1
-    data.write_bytes(content)
-    with pytest.raises(InputError):
-        convert(folder, tmp_path / "out", overwrite=True, head="base", allow_missing=True)
-    assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"]

@@ -40,23 +40,16 @@ def safetensors(header, length=None):
     return struct.pack("<Q", len(header) if length is None else length) + header + EIGHT
 
 
-def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
-    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+def entry(shape=(2,), offsets=(0, 8)):
+    return {"dtype": "F32", "shape": list(shape), "data_offsets": list(offsets)}
 
 
 ONE = json.dumps(entry())
+#: The library finds other faults.
 SAFETENSORS = {
-    "length of one more": (safetensors({"a": entry()}, 64), None),
     "vast length": (safetensors({"a": entry()}, (1 << 64) - 1), None),
     "beyond the file": (safetensors({"a": entry(offsets=(0, 16))}), None),
-    "hole": (safetensors({"a": entry(offsets=(4, 8), shape=(1,))}), None),
-    "negative": (safetensors({"a": entry(offsets=(-8, 0))}), None),
-    "other shape": (safetensors({"a": entry(shape=(3,))}), None),
-    "vast shape": (safetensors({"a": entry(shape=(1 << 62, 1 << 62))}), None),
     "vast and 0": (safetensors({"a": entry(shape=(0, 1 << 62, 4), offsets=(0, 0))}), None),
-    "dtype": (safetensors({"a": entry(dtype="F33")}), None),
-    "same bytes": (safetensors({"a": entry(), "b": entry()}), None),
-    "metadata": (safetensors({"__metadata__": {"format": 5}, "a": entry()}), None),
     "nested": (safetensors(b'{"a": ' * 100_000), None),
     "name twice": (safetensors(f'{{"a": {ONE}, "\\u0061": {ONE}}}'.encode()), "'a' twice"),
 }

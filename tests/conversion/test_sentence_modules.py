@@ -8,7 +8,6 @@ import pytest
 from hf_bert_impl.conversion import convert
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.text_encoder import TextEncoder
-from tests.conversion.cases import FIXTURES
 from tests.support.damage import MODULES, PROMPTS, save_usable, write
 
 TEXTS = ["the river rose", "nice to meet you " * 40, ""]
@@ -64,13 +63,6 @@ def test_the_layout_of_the_first_releases(source, tmp_path):
     same_model(tmp_path / "made", source)
     assert (tmp_path / "made/model.safetensors").is_file()
     assert not (tmp_path / "made/0_Transformer").exists()
-
-
-def test_modules_are_not_left_beside_another_model(source, tmp_path):
-    convert(source, tmp_path / "made", dtype="bfloat16")
-    convert(FIXTURES / "hf_safetensors", tmp_path / "made", overwrite=True, check=False)
-    left = {path.name for path in (tmp_path / "made").iterdir()}
-    assert not left & {"modules.json", "1_Pooling", "2_Dense", "sentence_bert_config.json"}
 
 
 @pytest.mark.parametrize("content", ["[{", '{"a": 1}', '[{"type": "x.Y", "path": "../z"}]'])
