@@ -25,11 +25,11 @@ def two_columns(size: int, heads: int, blocks: int) -> None:
     plus, norm = ("+", ""), ("norm", "blue")
 
     def column(x: float, name: str, layers: Sequence[tuple[str, str]], free: str) -> None:
-        """A line leads past the layers, from behind each `free` to "+"."""
+        """A line leads past the layers, from the top of each `free` to "+"."""
         drawing.box(x, 3.1, "", width=3.4, height=3.7, fill="grey")
         drawing.note(x - 1.6, 4.8, f"{blocks} times")
         tokens = drawing.box(x, 0.3, f"{name}: tokens (B, T)", width=2.5, fill="yellow")
-        below = drawing.box(x, 0.9, f"token + place (B, T, {size})", width=2.5)
+        below = drawing.box(x, 0.9, f"token + position (B, T, {size})", width=2.5)
         drawing.arrow(tokens, below)
         y, begin = 1.47, 1.47  # where the line of the next "+" begins
         for text, fill in layers:
@@ -58,15 +58,15 @@ def two_columns(size: int, heads: int, blocks: int) -> None:
 def losses(
     curves: Mapping[str, Sequence[float]],
     baselines: Mapping[str, float],
-    by_place: Mapping[str, Sequence[float]],
+    by_position: Mapping[str, Sequence[float]],
     tests: int,
 ) -> None:
-    """Draws training losses by step, and test losses by the place of the token.
+    """Draws training losses by step, and test losses by the position of the token.
 
     Args:
         curves: The loss of each step, by network.
         baselines: The test loss of each baseline.
-        by_place: The test loss of each place, from the first.
+        by_position: The test loss of each position, from the first.
         tests: The number of test sentences.
     """
     span = min(30, *map(len, curves.values()))
@@ -83,35 +83,33 @@ def losses(
         ylabel="cross-entropy (nats per token)",
     )
     left.legend(fontsize=8)
-    for name, found in by_place.items():
+    for name, found in by_position.items():
         right.plot(range(1, len(found) + 1), found, marker="o", markersize=4, label=name)
     right.set(
-        title=f"Test loss by place ({tests} sentences)",
-        xlabel="place of the predicted token",
+        title=f"Test loss by position ({tests} sentences)",
+        xlabel="position of the predicted token",
         ylabel="cross-entropy (nats per token)",
         ylim=(0, None),
     )
     right.legend(fontsize=8)
-    figures.show(
-        figure, "Training loss of GPT-1, GPT-2 and BERT; test loss by the place of the token"
-    )
+    figures.show(figure, "Training loss of GPT-1, GPT-2 and BERT; test loss by position")
 
 
 def stream_lengths(streams: Mapping[str, Sequence[float]]) -> None:
-    """Draws the mean length of the vectors before the first block and behind each block."""
+    """Draws the mean length of the vectors before the first block and after each block."""
     figure, axis = plt.subplots(figsize=(figures.PAGE, 2.8))
     for name, found in streams.items():
         axis.plot(range(len(found)), found, marker="o", label=name)
-        names = ["vectors that go in", *(f"block {n + 1}" for n in range(len(found) - 1))]
+        names = ["embeddings", *(f"block {n + 1}" for n in range(len(found) - 1))]
         axis.set_xticks(range(len(found)), names)
     axis.set(
-        title="How long the vectors are, after training",
-        xlabel="behind",
+        title="Length of the vectors of a trained network",
+        xlabel="after",
         ylabel="mean length",
         ylim=(0, None),
     )
     axis.legend()
-    figures.show(figure, "Length of the vectors behind each block of GPT-1 and GPT-2")
+    figures.show(figure, "Length of the vectors after each block of GPT-1 and GPT-2")
 
 
 def next_tokens(
@@ -155,7 +153,7 @@ def cache_times(seconds: Mapping[str, Sequence[float]]) -> None:
 
 
 def certainty(probabilities: Sequence[float], tokens: Sequence[str], read: Sequence[str]) -> None:
-    """Draws the most likely next token behind each token.
+    """Draws the most likely next token after each token.
 
     Args:
         probabilities: That of each most likely token.
@@ -173,4 +171,4 @@ def certainty(probabilities: Sequence[float], tokens: Sequence[str], read: Seque
         ylim=(0, 118),
     )
     axis.grid(axis="x", visible=False)
-    figures.show(figure, "The most likely next token behind each token of a task about numbers")
+    figures.show(figure, "The most likely next token after each token of a task about numbers")
