@@ -176,7 +176,9 @@ class Stepping:
     ) -> None:
         if threads:
             torch.set_num_threads(threads)
-        model = getattr(hf_bert_impl, cls).from_pretrained(folder, dtype=torch.float32)
+        model = getattr(hf_bert_impl, cls).from_pretrained(
+            folder, dtype=torch.float32, trust_remote_code=False
+        )
         self.model: Any = model
         if not is_ours:
             self.model = reference_model(model)
