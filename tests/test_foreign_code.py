@@ -120,12 +120,11 @@ def with_code(save_tiny, marker):
     ],
 )
 def test_no_command_runs_it_or_asks(
-    with_code, marker, tmp_path, model_type, tokenizer_class, statuses
+    with_code, marker, write, tmp_path, model_type, tokenizer_class, statuses
 ):
     lm = with_code("BertForMaskedLM", model_type, tokenizer_class)
     qa = with_code("BertForQuestionAnswering", model_type, tokenizer_class)
-    texts = tmp_path / "texts.txt"
-    texts.write_text("the river rose over night .\nnice to meet you .\n" * 20)
+    texts = write("texts.txt", "the river rose over night .\nnice to meet you .\n" * 20)
     options = f"--output {tmp_path}/trained --max-steps 2 --objective mlm --max-length 16"
     commands = [
         ["inspect", lm],

@@ -40,16 +40,3 @@ def test_models_of_sentence_transformers_are_recorded(minilm_path, tmp_path):
     assert all(row["error"] < (1e-5 if row["dtype"] == "float32" else 0.1) for row in rows)
     assert all(math.isfinite(row["ratio"]) and row["ms"] > 0 for row in rows)
     assert all(row["spearman"] == pytest.approx(rows[0]["spearman"]) for row in rows)
-
-
-def test_llama_cpp_says_what_it_lacks(monkeypatch, tmp_path):
-    from benchmarks.text_models import LlamaCpp
-    from hf_bert_impl.benchmark.cases import Unavailable
-
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(Unavailable, match="pip install llama-cpp-python"):
-        LlamaCpp(tmp_path, 1)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
-    for missing in (None, tmp_path / "none.gguf"):
-        with pytest.raises(Unavailable, match="--gguf FILE"):
-            LlamaCpp(missing, 1)

@@ -190,10 +190,7 @@ def test_streaming(corpus, tokenizer, options):
         ("\x00\n", SPANS, "holds no text"),
     ],
 )
-def test_text_that_makes_no_examples(prepare, tmp_path, tokenizer, text, options, words):
-    file = tmp_path / "few.txt"
-    file.write_text(text)
-    with pytest.raises(ValueError, match=words):
-        prepare(options, files=[str(file)])
+def test_text_that_makes_no_examples(write, tokenizer, text, options, words):
+    file = write("few.txt", text)
     with pytest.raises(ValueError, match=words):
         next(iter(StreamedExamples([file], tokenizer, options)))

@@ -25,17 +25,6 @@ def content(*entries, version="v2.0", context=CONTEXT):
     return {"version": version, "data": [{"title": "t", "paragraphs": [paragraph]}]}
 
 
-@pytest.fixture
-def save(tmp_path):
-    def write(value):
-        file = tmp_path / "squad.json"
-        text = value if isinstance(value, str | bytes) else json.dumps(value, ensure_ascii=False)
-        file.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return file
-
-    return write
-
-
 @pytest.fixture(scope="module")
 def tokenizer():
     return BertTokenizer({word: number for number, word in enumerate(WORDS.split())})
@@ -44,14 +33,12 @@ def tokenizer():
 # --- reading ---------------------------------------------------------------------------------
 
 
-def test_reading(save):
-    file = save(
-        content(
-            entry("a", answers=[("Anna's cat", 0), ("cat", 7)], is_impossible=False),
-            entry("b", "Who barks?", answers=[], is_impossible=True),
-        )
+def test_reading(write):
+    value = content(
+        entry("a", answers=[("Anna's cat", 0), ("cat", 7)], is_impossible=False),
+        entry("b", "Who barks?", answers=[], is_impossible=True),
     )
-    squad = read_squad(file)
+    squad = read_squad(write("a.json", json.dumps(value)))
     assert squad.version == 2
     first, second = squad.questions
     assert first == Question("a", "Who naps?", CONTEXT, (Answer("Anna's cat", 0), Answer("cat", 7)))
@@ -71,11 +58,11 @@ def test_reading(save):
         ("my own", {"answers": ()}, 2),
     ],
 )
-def test_versions(save, version, more, expected):
+def test_versions(write, version, more, expected):
     value = content(entry("a", **more), version=version)
     if version is None:
         del value["version"]
-    assert read_squad(save(value)).version == expected
+    assert read_squad(write("a.json", json.dumps(value))).version == expected
 
 
 # --- rows of a data set ----------------------------------------------------------------------

@@ -14,10 +14,8 @@ TEXT = (
 
 
 @pytest.fixture
-def text(tmp_path):
-    file = tmp_path / "a.txt"
-    file.write_text(TEXT)
-    return file
+def text(write):
+    return write("a.txt", TEXT)
 
 
 def tokens(tokenizer):
@@ -42,10 +40,9 @@ def test_the_vocabulary(text):
     assert report.words == 115
 
 
-def test_chinese(data_dir, tmp_path):
+def test_chinese(data_dir, write):
     lines = (data_dir / "cmn_eng" / "cmn.txt").read_text(encoding="utf-8").splitlines()[:3000]
-    file = tmp_path / "zh.txt"
-    file.write_text("\n".join(line.split("\t")[1] for line in lines), encoding="utf-8")
+    file = write("zh.txt", "\n".join(line.split("\t")[1] for line in lines))
     tokenizer, report = train_tokenizer([file], vocab_size=3000)
     assert report.character_coverage >= 0.9999 and report.unknown_rate < 0.0005
     # No character inside words: each is a word.

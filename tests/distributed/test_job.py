@@ -27,6 +27,7 @@ def test_many_inputs_are_one_stream(job, tmp_path, expected, monkeypatch):
     folder = tmp_path / "many"
     (folder / "below").mkdir(parents=True)
     (folder / ".hidden.txt").write_text("no\n")
+    (folder / "_SUCCESS.txt").write_text("no\n")
     (folder / "notes.pdf").write_bytes(b"\0")
     places = [*sorted(folder / f"{n}.txt.gz" for n in range(8)), folder / "below" / "8.txt"]
     order = []
@@ -63,6 +64,7 @@ BAD_ROWS = {
     31: ({"id": "none"}, None, "no column 'text'"),
     32: (b'{"text": "fine", "id": "\xff"}', "\\udcff", "UTF"),
     33: ({"text": "fine", "id": "t3"}, "t3", "repeats the id 't3'"),
+    34: ({"text": "fine", "id": ""}, "", "has no id"),
 }
 
 
@@ -218,11 +220,6 @@ def test_another_job_is_refused(job, models, tmp_path):
     with pytest.raises(InputError, match=r"input /.* was \d+ bytes of .*, now \d+ bytes of "):
         run_job(job, resume=True)
     assert run_job(job, overwrite=True)["rows"] == len(TEXTS) + 1
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "file.txt").write_text("mine")
-    with pytest.raises(InputError, match="no job has written"):
-        run_job(dataclasses.replace(job, output=tmp_path / "mine"), overwrite=True)
-    assert (tmp_path / "mine" / "file.txt").read_text() == "mine"
 
 
 def test_another_precision_is_refused(job, monkeypatch):

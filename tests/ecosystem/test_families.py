@@ -156,38 +156,3 @@ def test_adapters(library, prefix, monkeypatch):
     for found in results[1:]:
         torch.testing.assert_close(found, results[0], atol=2e-5, rtol=0)
     assert not calls
-
-
-@pytest.mark.ecosystem
-@pytest.mark.parametrize("name", ["RobertaModel", "BertModel"])
-def test_modules_that_read_padding(library, save, name):
-    library("sentence_transformers")
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer import modules
-
-    first = modules.Transformer(save(name))
-    width = first.get_embedding_dimension()
-    second = modules.CNN(width, out_channels=6)
-    pooling = modules.Pooling(second.get_embedding_dimension())
-    model = SentenceTransformer(modules=[first, second, pooling], device="cpu").eval()
-    model.max_seq_length = 60
-    expected = model.encode(TEXTS)
-    hf_bert_impl.optimize(model, "float32")
-    assert_close(model.encode(TEXTS), expected, 2e-5)
-    hf_bert_impl.restore(model)
-    assert_close(model.encode(TEXTS), expected, 0)
-
-
-@pytest.mark.ecosystem
-@pytest.mark.parametrize("name", ["ElectraModel", "RobertaModel"])
-def test_padding_on_the_left(library, save, name):
-    model = library("sentence_transformers").SentenceTransformer(save(name), device="cpu")
-    model.tokenizer.padding_side = "left"
-    hf_bert_impl.optimize(model, "float32")
-    vectors = model.encode(TEXTS[:3], output_value=None)
-    for one in vectors:
-        states = one["token_embeddings"][one["attention_mask"].bool()]
-        torch.testing.assert_close(one["sentence_embedding"], states.mean(0), atol=2e-5, rtol=0)
-    found = model.encode(TEXTS[:3], convert_to_tensor=True)
-    expected = torch.stack([one["sentence_embedding"] for one in vectors])
-    torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)

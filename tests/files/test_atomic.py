@@ -9,10 +9,9 @@ from safetensors import SafetensorError
 from hf_bert_impl.files.atomic import atomic_file, is_disk_full, swap_in
 
 
-def test_a_file_is_replaced_at_once(tmp_path):
+def test_a_file_is_replaced_at_once(write, tmp_path):
     """A process that has the old file open reads it whole."""
-    place = tmp_path / "a"
-    place.write_text("old")
+    place = write("a", "old")
     with place.open() as reader:
         with atomic_file(place) as fresh:
             fresh.write_text("new")

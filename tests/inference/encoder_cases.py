@@ -6,8 +6,6 @@ import numpy as np
 import torch
 import transformers
 
-import hf_bert_impl
-
 TOLERANCE = 1e-5
 POSITIONS = 31
 SHORT = ["nice to meet you", "", "the river rose over night, and you.", "a"]
@@ -23,12 +21,6 @@ def assert_near(found: np.ndarray, expected: np.ndarray) -> None:
 
 def names(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-
-
-def parts(folder: Path) -> tuple[hf_bert_impl.BertModel, hf_bert_impl.BertTokenizer]:
-    """A model and its tokenizer."""
-    model = hf_bert_impl.BertModel.from_pretrained(folder)
-    return model, hf_bert_impl.BertTokenizer.from_pretrained(folder)
 
 
 def plain_states(folder: Path, texts: list[str], layer: int = -1) -> list[torch.Tensor]:

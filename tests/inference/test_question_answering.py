@@ -211,27 +211,20 @@ def test_long_questions_are_cut_with_a_warning(answerer):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("args", "options", "message"),
     [
-        ({"question": "a", "context": " \n"}, r"The context is empty \(question 'a'"),
-        ({"question": ["a", "b"], "context": ["c"]}, "2 questions and 1 contexts"),
-        ({"context": None}, "The context is a NoneType. Give it as a str"),
-        ({"topk": 3}, "argument 'topk' is unknown. Known are max_seq_len"),
-    ],
-)
-def test_values_that_do_not_fit(answerer, options, message):
-    with pytest.raises((ValueError, TypeError), match=message):
-        answerer(**{"question": "who sat?", "context": RIVER, **options})
-
-
-def test_arguments_of_another_form(answerer):
-    for args, options, message in (
+        (("a", " \n"), {}, r"The context is empty \(question 'a'"),
+        ((), {"question": ["a", "b"], "context": ["c"]}, "2 questions and 1 contexts"),
+        ((), {"question": "a", "context": None}, "The context is a NoneType. Give it as a str"),
+        (("a", RIVER), {"topk": 3}, "argument 'topk' is unknown. Known are max_seq_len"),
         ((), {}, r"arguments are \(\). Give a question and a context, or dicts"),
         (("a", "b"), {"context": "c"}, r"\(str, str, context=\)"),
         (([{"question": "a"}],), {}, "An input has 'question'. Give a dict with"),
-    ):
-        with pytest.raises(TypeError, match=message):
-            answerer(*args, **options)
+    ],
+)
+def test_arguments_that_do_not_fit(answerer, args, options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        answerer(*args, **options)
 
 
 # --- models that do not fit ------------------------------------------------------------------

@@ -39,18 +39,6 @@ def test_modules_come_along(source, tmp_path):
     assert (folder / "modules.json").read_text() == modules(*paths)
 
 
-def test_bert_moves_up(source, tmp_path):
-    folder = tmp_path / "folder"
-    (source / "0_Transformer").mkdir()
-    (source / "sentence_bert_config.json").rename(
-        source / "0_Transformer/sentence_bert_config.json"
-    )
-    (source / "modules.json").write_text(modules("0_Transformer", "1_Pooling"))
-    copy_sentence_modules(source, folder)
-    assert json.loads((folder / "modules.json").read_text()) == json.loads(modules("", "1_Pooling"))
-    assert names(folder) == {"modules.json", "sentence_bert_config.json", "1_Pooling/config.json"}
-
-
 @pytest.mark.parametrize("path", ["../folder", "/etc", "1_Pooling/../../folder"])
 def test_what_lies_outside_is_refused(source, tmp_path, path):
     (source / "modules.json").write_text(modules("", path))

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import safetensors.torch
 import sentence_transformers as library
-import tokenizers
 import torch
 from sentence_transformers import models as modules
 
@@ -305,12 +304,6 @@ def test_settings(save_stock):
     assert again.similarity_fn_name == "cosine"
 
 
-def test_the_model_card_shows_a_sentence_transformer(encoder, tmp_path):
-    encoder.save(str(tmp_path), model_name="someone/a-model")
-    card = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert 'model = SentenceTransformer("someone/a-model")' in card
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8"])
 def test_lower_precision(minilm_path, dtype, tmp_path):
     texts = ["A man is playing a guitar on stage.", "", "The committee met again. " * 60]
@@ -325,16 +318,6 @@ def test_lower_precision(minilm_path, dtype, tmp_path):
     stock = library.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
     assert stock.dtype == torch.float32
     assert_near(stock.encode(texts), expected)
-
-
-def test_a_model_without_a_bert():
-    words = modules.StaticEmbedding(library_tokenizer(), embedding_dim=4)
-    with pytest.raises(InputError, match="has no encoder that can skip padding"):
-        TextEncoder(modules=[words], device="cpu")
-
-
-def library_tokenizer():
-    return tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a"))
 
 
 def test_a_revision_from_a_cache(save_stock, tiny, tmp_path):

@@ -15,8 +15,6 @@ from tests.model.cases import (
     outputs,
 )
 
-TWO_LAYERS = dict(num_hidden_layers=2)
-
 
 def leaves_padding_out(model, batch):
     """Whether padding is not computed: its states are zeros."""

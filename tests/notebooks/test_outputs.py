@@ -68,9 +68,8 @@ def test_stored_pages_have_all_weights(page):
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium or Chrome")
 @each_page
-def test_stored_pages_are_drawn(page, tmp_path):
-    file = tmp_path / "page.html"
-    file.write_text(page, encoding="utf-8")
+def test_stored_pages_are_drawn(page, write, tmp_path):
+    file = write("page.html", page)
     options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/user"]
     command = [BROWSER, *options, "--virtual-time-budget=5000", "--dump-dom", file.as_uri()]
     drawn = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout

@@ -97,11 +97,10 @@ def test_bad_input():
             head_importance(model, examples)
 
 
-def test_examples_of_tasks(minilm_path, tmp_path):
+def test_examples_of_tasks(minilm_path, write):
     """Every example alone, with its label; masks are the same each time."""
     tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(minilm_path)
-    file = tmp_path / "data.tsv"
-    file.write_text("a fine film\tgood\nno\tbad\nquite long and rather dull\tbad\n")
+    file = write("data.tsv", "a fine film\tgood\nno\tbad\nquite long and rather dull\tbad\n")
     task = make_task("classification", Columns("0", None, "1"))
     examples = task.read(str(file))
     task.learn_labels({"train": examples})

@@ -28,16 +28,6 @@ def text(numbers):
     return " ".join(f"{number:.4f}" for number in numbers)
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write(name, rows):
-        file = tmp_path / f"{name}.tsv"
-        file.write_text(lines(rows))
-        return str(file)
-
-    return write
-
-
 def classes(count, seed, noise=0.0):
     """Three classes by the largest of three among five numbers."""
     rng = np.random.default_rng(seed)
@@ -48,15 +38,12 @@ def classes(count, seed, noise=0.0):
     return [(text(point), "xyz"[kind]) for point, kind in zip(points, kinds, strict=True)]
 
 
-def probe(protocol, named, columns, **options):
-    task, examples = read_probe(protocol, named, columns)
-    return run_probe(protocol, task, examples, batcher, options=ProbeOptions(**options))
+def read(write, rows):
+    return read_probe("classification", {"train": str(write("train.tsv", lines(rows)))}, COLUMNS)
 
 
 def test_what_an_encoder_may_not_give(write):
-    task, examples = read_probe(
-        "classification", {"train": write("train", classes(30, 1))}, COLUMNS
-    )
+    task, examples = read(write, classes(30, 1))
     for wrong, words in (
         (lambda params, batch: [[float("nan")]] * len(batch), "not all of them finite"),
         (lambda params, batch: [[1.0]] * (len(batch) - 1), r"shape \(29, 1\) for 30 texts"),
@@ -77,6 +64,7 @@ def test_nested_folds_equal_plain_scikit_learn(write):
             LogisticRegression(max_iter=500), {"C": [0.25, 0.5, 1, 2, 4, 8]}, cv=inner
         )
         expected.append(search.fit(points[rest], labels[rest]).score(points[held], labels[held]))
-    result = probe("classification", {"train": write("train", rows)}, COLUMNS, folds=4, seed=7)
+    options = ProbeOptions(folds=4, seed=7)
+    result = run_probe("classification", *read(write, rows), batcher, options=options)
     assert result.scores["accuracy"] == pytest.approx(np.mean(expected), abs=1e-9)
     assert result.deviations["accuracy"] == pytest.approx(np.std(expected, ddof=1), abs=1e-9)

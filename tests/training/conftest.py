@@ -76,17 +76,6 @@ def run(tiny_bert, tmp_path, sentiment, monkeypatch):
     return run
 
 
-@pytest.fixture
-def write(tmp_path):
-    """Writes a file, and gives its name."""
-
-    def write(text, name="bad.tsv"):
-        (tmp_path / name).write_text(text)
-        return str(tmp_path / name)
-
-    return write
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A folder with a text, a tokenizer, and a cache."""

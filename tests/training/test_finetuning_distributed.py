@@ -37,9 +37,9 @@ def still_bert(tmp_path):
 def test_two_processes(still_bert, tmp_path, sentences, sentiment, write, monkeypatch):
     """Same losses, scores and files; the last examples are no whole batch for each process."""
     data = {"version": "v2.0", "data": [{"paragraphs": squad_paragraphs(sentences(29, 12))}]}
-    questions = write(json.dumps(data), "squad.json")
+    questions = str(write("squad.json", json.dumps(data)))
     lines = [f"{' '.join(words)}\t{len(words)}\n" for words in sentences(31, 7)]
-    numbers = write("".join(lines), "numbers.tsv")
+    numbers = str(write("numbers.tsv", "".join(lines)))
     train, dev = sentiment("train", 41, 1), sentiment("dev", 13, 2)
     settings = {"model": str(still_bert), "batch_size": 12, "learning_rate": 1e-3, "epochs": 2}
     runs = [

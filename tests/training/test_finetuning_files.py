@@ -31,21 +31,6 @@ def test_head_of_another_size_is_new_and_a_broken_body_is_refused(run, tiny_bert
 # --- output --------------------------------------------------------------------------------------
 
 
-def test_output_is_replaced_only_when_asked(run, tmp_path):
-    out = tmp_path / "out"
-    for folder in (out, tmp_path / "out.replaced"):
-        folder.mkdir()
-        (folder / "mine").write_text("kept")
-    with pytest.raises(ValueError, match=r"out has files in it.*`overwrite=True`"):
-        run()
-    assert (out / "mine").read_text() == "kept"
-    run(overwrite=True)
-    assert not (out / "mine").exists()
-    # Only the output is replaced, without leftovers.
-    assert (tmp_path / "out.replaced" / "mine").read_text() == "kept"
-    assert sorted(file.name for file in tmp_path.glob("*out*")) == ["out", "out.replaced"]
-
-
 def test_an_output_around_an_input_is_refused(run, tmp_path, tiny_bert):
     """With overwrite the input would be deleted before it is read."""
     model = tmp_path / "out.unfinished" / "seed-1" / "model"
@@ -59,17 +44,9 @@ def test_an_output_around_an_input_is_refused(run, tmp_path, tiny_bert):
     assert (model / "vocab.txt").is_file()
 
 
-def test_what_fails_leaves_the_old_output(run, tmp_path, monkeypatch):
+def test_a_loss_that_is_not_finite_leaves_the_old_output(run, tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("mine")
-
-    def interrupt(*args, **rest):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(finetuning_trainer.FinetuningTrainer, "training_step", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            run(overwrite=True)
     spoil(monkeypatch, 2)
     words = r"the loss of step 2 is inf\. .* \(5e-05\)\. No model was written$"
     with pytest.raises(TrainingDiverged, match=words):

@@ -81,10 +81,10 @@ def test_early_stopping_counts_the_epochs_before_the_interruption(run, monkeypat
 def test_killed_and_resumed(tiny_bert, tmp_path, sentences, write, kind):
     """By SIGKILL in the middle of writing a checkpoint, for tasks that draw masks or tune."""
     if kind == "masked-lm":
-        file = write("".join(" ".join(words) + "\n" for words in sentences(31, 7)), "text.txt")
+        file = str(write("text.txt", "".join(" ".join(words) + "\n" for words in sentences(31, 7))))
     else:
         data = {"version": "v2.0", "data": [{"paragraphs": squad_paragraphs(sentences(29, 12))}]}
-        file = write(json.dumps(data), "squad.json")
+        file = str(write("squad.json", json.dumps(data)))
     settings = {"task": kind, "columns": (), "sources": (file, file), "model": str(tiny_bert)}
     settings |= {"epochs": 4, "batch_size": 8, "learning_rate": 4e-3}
 

@@ -86,12 +86,11 @@ def test_a_stream_of_examples_is_resumed(options, step):
     assert read_log(whole.output) == read_log(stopped.output)
 
 
-def test_resuming_another_run(plain, tmp_path):
+def test_resuming_another_run(plain, write, tmp_path):
     run = dataclasses.replace(plain[0], output=tmp_path / "run", resume=True)
     shutil.copytree(plain[0].output, run.output)
-    text = tmp_path / "other.txt"
-    text.write_text("w1\nw2\n\nw3\nw4\n")
-    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nw1\n")
+    text = write("other.txt", "w1\nw2\n\nw3\nw4\n")
+    write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nw1\n")
     for changes, words in (
         ({"learning_rate": 0.002}, "options.learning_rate was 0.001, now 0.002"),
         ({"sizes": {**SIZES, "num_hidden_layers": 3}}, "model.num_hidden_layers was 2, now 3"),

@@ -1,6 +1,5 @@
 """Kernels get few numbers of rows, since oneDNN keeps a primitive for each of them."""
 
-import gc
 import random
 
 import pytest
@@ -55,21 +54,3 @@ def test_kernels_get_few_numbers_of_rows(dtype, by_onednn, monkeypatch):
         outputs(model, batch)
     assert seen == {rounded_up(size) for size in seen} and len(tokens) > 20
     assert len(seen) <= 24
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [None, "bfloat16", "int8"])
-def test_memory_stays_flat(dtype):
-    """Of a thousand batches, the last half needs hardly more memory than the first."""
-    sizes = dict(hidden_size=128, num_attention_heads=4, intermediate_size=512)
-    model, _ = model_and_batch("BertModel", 4, **sizes)
-    model.prepare_for_inference(dtype)
-    resident = []
-    for number, batch in enumerate(batches(model, 1000)):
-        outputs(model, batch)
-        if number % 500 == 499:
-            gc.collect()
-            with open("/proc/self/status") as status:
-                line = next(line for line in status if line.startswith("VmRSS"))
-            resident.append(int(line.split()[1]) / 1024)
-    assert resident[1] - resident[0] < 16  # MiB
