@@ -1,6 +1,6 @@
 """Checkpoints by name: what is wrong with one is one line, before anything is computed.
 
-Most ways to damage a file are tried here, others through a command in `tests/cli/test_commands.py`.
+A command on each damaged file is in `tests/cli/snapshots`.
 """
 
 import json
@@ -20,8 +20,10 @@ from hf_bert_impl.checkpoints import (
 )
 from hf_bert_impl.errors import InputError
 from tests.support.damage import (
+    DEEP,
     MODULES,
     PROMPTS,
+    cut,
     fields,
     make_folder,
     save_usable,
@@ -70,6 +72,7 @@ KINDS = [
     ("model", pickled(pickle.dumps(Code())), "pytorch_model.bin cannot be"),
     ("model", make_folder("model.safetensors"), "no weights"),
     ("model", spoil, "NaN or infinite weights: 2 NaN among the 900 of"),
+    ("model", cut, "9000 bytes"),
     (
         "encoder",
         write("modules.json", [MODULES[0] | {"path": None}]),
@@ -89,6 +92,9 @@ KINDS = [
         (way, fields(file, **{name: value}), words)
         for way, file, name, value, words in (
             ("model", "config.json", "num_labels", "x", "num_labels='x'"),
+            ("model", "config.json", "hidden_act", ["gelu"], "gelu"),
+            ("model", "config.json", "id2label", [1], "id2label=[1]"),
+            ("model", "config.json", "hidden_size", 35, "does not fit the config"),
             ("tokenizer", "tokenizer.json", "model", 3, "no tokenizer ("),
             ("tokenizer", "tokenizer_config.json", "tokenizer_class", 3, "=3, not a text"),
             ("tokenizer", "tokenizer_config.json", "do_lower_case", "x", "not true or false"),
@@ -102,6 +108,12 @@ KINDS = [
     *(
         (way, write(file, content), "json")
         for way, file, content in (
+            ("model", "config.json", "null"),
+            ("model", "config.json", DEEP),
+            ("tokenizer", "tokenizer.json", "null"),
+            ("tokenizer", "tokenizer_config.json", DEEP),
+            ("encoder", "modules.json", DEEP),
+            ("encoder", PROMPTS, "null"),
             ("tokenizer", "tokenizer.json", '{"a": '),
             ("tokenizer", "tokenizer.json", r'{"a": "\ud800"}'),
             ("tokenizer", "tokenizer_config.json", "null"),

@@ -9,7 +9,7 @@ import typer
 from hf_bert_impl.cli import app
 from tests.encoders.cases import save_family
 from tests.support.checkpoints import save_checkpoint
-from tests.support.damage import fields, save_usable
+from tests.support.damage import DEEP, cut, fields, save_usable, write
 from tests.tasks.senteval_folder import write_senteval
 
 
@@ -90,6 +90,13 @@ def make_place(place: Path) -> Path:
     for folder in (*MODELS, *OTHERS):
         fields("config.json", return_dict=False)(place / folder)
     shutil.copytree(FILES, place, dirs_exist_ok=True)
+    for name in MODELS:
+        cut(shutil.copytree(place / name, place / f"{name}-cut"))
+    maskless = shutil.copytree(place / "BertForMaskedLM", place / "maskless")
+    fields("tokenizer_config.json", mask_token=None)(maskless)
+    (maskless / "special_tokens_map.json").unlink()
+    for ending in ("json", "jsonl"):
+        write(f"bad/deep.{ending}", DEEP)(place)
     for name in ("new", "folder.npy"):
         (place / name).mkdir()
     write_senteval(place / "senteval")

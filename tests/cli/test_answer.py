@@ -1,12 +1,11 @@
 """`hf-bert answer`: a question at the prompt, and files of them."""
 
-import io
 import json
-import sys
 
 import pytest
 
 from hf_bert_impl import QuestionAnsweringPipeline
+from tests.cli.embed.cases import give_input
 from tests.support.checkpoints import assert_same_answers
 from tests.support.damage import fields
 
@@ -92,13 +91,12 @@ def test_no_answer(hf_bert, model, tmp_path):
     assert record["answers"][0]["answer"] == ""
 
 
-def test_context_from_a_file(hf_bert, model, tmp_path, monkeypatch):
-    file = tmp_path / "context.txt"
-    file.write_bytes(b"\xef\xbb\xbf" + CONTEXT.encode())
+def test_context_from_a_file(hf_bert, model, write, monkeypatch):
+    file = write("context.txt", b"\xef\xbb\xbf" + CONTEXT.encode())
     asked = ("answer", model, "--question", "river?", "--json")
     expected = hf_bert(*asked, "--context", CONTEXT).out
     assert hf_bert(*asked, "--context-file", file).out == expected
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(CONTEXT.encode())))
+    give_input(monkeypatch, [CONTEXT])
     assert hf_bert(*asked, "--context-file", "-").out == expected
 
 
@@ -115,14 +113,13 @@ def test_file(hf_bert, model, questions, tmp_path, monkeypatch):
     assert hf_bert("answer", model, questions, "--output", output) == (0, "", "")
     assert lines(output.read_text(encoding="utf-8")) == expected
     text = questions.read_bytes()
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    give_input(monkeypatch, [text.decode()])
     assert lines(hf_bert("answer", model, "-").out) == expected
     assert questions.read_bytes() == text
 
 
-def test_one_context_for_all_lines(hf_bert, model, tmp_path):
-    file = tmp_path / "q.jsonl"
-    file.write_text('{"question": "river?"}\n{"question": "you?", "context": "you"}\n')
+def test_one_context_for_all_lines(hf_bert, model, write):
+    file = write("q.jsonl", '{"question": "river?"}\n{"question": "you?", "context": "you"}\n')
     first, second = lines(hf_bert("answer", model, file, "--context", CONTEXT).out)
     expected = [pipe(model)(question="river?", context=CONTEXT)]
     assert_same_answers(first["answers"], expected)  # the command asks both at once

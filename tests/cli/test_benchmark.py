@@ -10,15 +10,13 @@ QUICK = ("--random", "tiny", "--cases", "sentence", "--rounds", "1", "--threads"
 
 
 @pytest.mark.slow
-def test_text_to_vectors(hf_bert, save_tiny, tmp_path, monkeypatch):
+def test_text_to_vectors(hf_bert, save_tiny, write, tmp_path, monkeypatch):
     monkeypatch.delenv("HF_BERT_DATA", raising=False)
     arguments = ("--cases", "encode", "--dtype", "int8", "--threads", "1", "--quick")
-    file = tmp_path / "results.json"
-    file.write_text("old", encoding="utf-8")
+    file = write("results.json", "old")
     written = ("--json", "--output", file, "--overwrite")
     result = hf_bert("benchmark", save_tiny("BertModel"), *arguments, *written)
-    assert result.status == 0, result.err
-    data = json.loads(result.out)
+    data = result.report
     assert data == json.loads(file.read_text(encoding="utf-8"))
     assert data["missing"] == []
     assert str(tmp_path) not in result.out

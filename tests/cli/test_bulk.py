@@ -29,7 +29,8 @@ def test_classify(hf_bert, one_error_line, save_tiny, lines, tmp_path):
     assert all(1 / 3 <= row["score"] <= 1 for row in rows.values())
     one_error_line(hf_bert(*command), "out is finished", "--overwrite")
     assert hf_bert(*command, "--resume") == (0, f"{out} is finished\n", "")
-    assert hf_bert(*command, "--overwrite", "-q").out == ""
+    note = f"note: 1 row(s) were rejected; the reasons are in {out / 'rejects.jsonl'}\n"
+    assert hf_bert(*command, "--overwrite", "-q") == (0, "", note)
     assert finished(out) == rows
     assert [row["id"] for row in rejects(out)] == ["k4"]
     file = out.with_suffix(".parquet")

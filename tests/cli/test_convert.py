@@ -11,9 +11,7 @@ from tests.conversion.cases import FIXTURES, tensors_of
 
 
 def test_table_says_what_was_done(hf_bert, tmp_path):
-    result = hf_bert("convert", FIXTURES / "tf1", "-o", tmp_path / "out")
-    assert result.status == 0, result.err
-    words = " ".join(result.out.split())
+    words = hf_bert("convert", FIXTURES / "tf1", "-o", tmp_path / "out").words
     assert "google-research/bert (TensorFlow 1)" in words
     assert "46 adam_m, state of the optimizer" in words
     assert "152,934 in 46 tensors" in words
@@ -26,11 +24,10 @@ def test_table_says_what_was_done(hf_bert, tmp_path):
 
 def test_options_reach_the_conversion(hf_bert, tmp_path):
     arguments = ("--head", "base", "--dtype", "float16", "--no-check", "--hidden-act", "gelu_new")
-    result = hf_bert(
+    report = hf_bert(
         *("convert", FIXTURES / "tf1", "-o", tmp_path / "out"),
         *(*arguments, "--no-do-lower-case", "--json"),
-    )
-    report = json.loads(result.out)
+    ).report
     saved = json.loads((tmp_path / "out/conversion_report.json").read_text())
     assert report | {"notes": 0} == saved | {"notes": 0}  # which name options, not arguments
     assert report["result"]["class"] == "BertModel"
@@ -42,9 +39,7 @@ def test_options_reach_the_conversion(hf_bert, tmp_path):
 
 
 def test_inspect_lists_every_tensor_and_what_it_becomes(hf_bert):
-    result = hf_bert("inspect", FIXTURES / "tf1", "--json")
-    assert result.status == 0, result.err
-    found = json.loads(result.out)
+    found = hf_bert("inspect", FIXTURES / "tf1", "--json").report
     assert (found["path"], found["problem"]) == (str(FIXTURES / "tf1"), None)
     assert (found["class"], found["format"]) == ("BertForPreTraining", "tf1")
     assert "google-research" in found["software"]

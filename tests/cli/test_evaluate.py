@@ -19,9 +19,7 @@ def test_sts(hf_bert, write, save_tiny, tmp_path):
     found = {}
     for pooling in ("cls", "mean", "max", "first-last-average"):
         command = ("evaluate", "sts", model, folder, "--pooling", pooling)
-        result = hf_bert(*command, "--json", "--plot", picture)
-        assert result.status == 0, result.err
-        found[pooling] = json.loads(result.out)
+        found[pooling] = hf_bert(*command, "--json", "--plot", picture).report
         assert found[pooling]["pairs"] == 3
         assert found[pooling]["files"]["a.tsv"]["spearman"] == pytest.approx(100)
     assert len({entry["pearson"] for entry in found.values()}) == 4
@@ -37,15 +35,11 @@ def test_probe(hf_bert, write, save_tiny, tmp_path):
     command = ("evaluate", "probe", save_tiny("BertModel"), data, "--text-column", 0)
     command = (*command, "--label-column", 1)
     picture = tmp_path / "probe.png"
-    result = hf_bert(*command, "--test", data, "--json", "--plot", picture)
-    assert result.status == 0, result.err
-    found = json.loads(result.out)
+    found = hf_bert(*command, "--test", data, "--json", "--plot", picture).report
     assert found["accuracy"] > 0.9
     assert found["examples"] == {"train": 24, "test": 24}
     assert picture.is_file()
-    result = hf_bert(*command, "--folds", 3)
-    assert result.status == 0
-    assert "mean of 3 folds" in result.out
+    assert "mean of 3 folds" in hf_bert(*command, "--folds", 3).printed
 
 
 def by_definition(folder, texts, kind=0):
@@ -71,7 +65,7 @@ def by_definition(folder, texts, kind=0):
 def test_masked_lm_is_the_formula(hf_bert, write, save_tiny):
     folder, texts = save_tiny(), ["nice to meet you", "the river rose, xyz over night"]
     data = write("a.txt", "\n".join(texts))
-    found = json.loads(hf_bert("evaluate", "masked-lm", folder, data, "--json").out)
+    found = hf_bert("evaluate", "masked-lm", folder, data, "--json").report
     expected, right = by_definition(folder, texts)
     assert found["tokens"] == len(right) == 4 + 6
     assert found["accuracy"] == pytest.approx(sum(right) / 10)
@@ -99,9 +93,9 @@ def test_token_types_are_the_tokenizers(save_tiny):
 def test_masked_lm_cuts_and_limits(hf_bert, write, save_tiny):
     file = write("a.jsonl", "\n".join(json.dumps({"text": "nice " * n}) for n in (29, 30, 1)))
     command = ("evaluate", "masked-lm", save_tiny(), file, "--json", "--quiet")
-    found = json.loads(hf_bert(*command).out)
+    found = hf_bert(*command).report
     assert (found["tokens"], found["texts"], found["cut"]) == (59, 3, 1)
-    assert json.loads(hf_bert(*command, "--limit", 1).out)["tokens"] == 29
+    assert hf_bert(*command, "--limit", 1).report["tokens"] == 29
 
 
 WORDS = ["nice", "to meet you", "the river rose over night", "a", "and you", "over the river " * 9]
@@ -127,9 +121,7 @@ def test_batch_invariant(hf_bert, write, save_tiny, monkeypatch, task, head, lin
             monkeypatch.setattr(module, "TOKEN_BUDGET", budget)
         data = write(f"data.{ending}", "\n".join(order) + "\n")
         command = ("evaluate", task, model, data, *columns)
-        result = hf_bert(*command, "--batch-invariant", "--json")
-        assert result.status == 0, result.err
-        figures.append(result.out)
+        figures.append(hf_bert(*command, "--batch-invariant", "--json").printed)
     assert figures[0] == figures[1] == figures[2]
 
 
@@ -149,6 +141,5 @@ def test_batch_invariance_reaches_the_model(hf_bert, place, monkeypatch, name):
     for option in ((), ("--batch-invariant",)):
         asked.clear()
         more = ("--overwrite",) if "new/out" in RUNS[name] else ()
-        result = hf_bert(*RUNS[name].split(), *option, *more)
-        assert result.status == 0, result.err
+        assert hf_bert(*RUNS[name].split(), *option, *more).status == 0
         assert asked == {bool(option)}

@@ -59,19 +59,12 @@ def predictions(tmp_path):
     return write(tmp_path / "p.json", {"q0": "the river", "q1": "meet", "q2": "", "q3": "x"})
 
 
-def metrics_of(result):
-    assert result.status == 0, result.err
-    found = json.loads(result.out)
-    assert result.out.count("\n") == 1
-    return found
-
-
 # --- predictions without a model -------------------------------------------------------------
 
 
 def test_predictions(hf_bert, dev, predictions):
     result = hf_bert("evaluate", "squad", predictions, dev, "--json")
-    found = metrics_of(result)
+    found = result.report
     assert result.err == "note: 1 questions have no prediction and count as wrong\n"
     assert found["exact"] == pytest.approx(20)
     assert found["f1"] == pytest.approx(100 * (1 + 2 / 3) / 5)
@@ -88,7 +81,7 @@ def test_model(hf_bert, model, dev, tmp_path):
     flags = [x for key, value in options.items() for x in (f"--{key.replace('_', '-')}", value)]
     output = tmp_path / "made" / "out"
     result = hf_bert("evaluate", "squad", model, dev, *flags, "-o", output, "--json")
-    found = metrics_of(result)
+    found = result.report
     assert result.err == ""
     squad = read_squad(dev, check_places=False)
     pipeline = QuestionAnsweringPipeline.from_pretrained(model, device="cpu")
@@ -109,7 +102,7 @@ def test_model(hf_bert, model, dev, tmp_path):
     # The files give the same figures again: with the threshold applied, and to be applied.
     def again(name, *more):
         files = (output / name, dev, *more)
-        return metrics_of(hf_bert("evaluate", "squad", *files, "--json"))
+        return hf_bert("evaluate", "squad", *files, "--json").report
 
     decided = again("predictions.json")
     assert all(found[key] == value for key, value in decided.items())
@@ -123,23 +116,23 @@ def test_model(hf_bert, model, dev, tmp_path):
 def test_the_models_own_threshold(hf_bert, model, dev):
     fields("config.json", null_score_diff_threshold=-99.0)(model)
     run = ("evaluate", "squad", model, dev, "--json")
-    found = metrics_of(hf_bert(*run))
+    found = hf_bert(*run).report
     assert found["null_score_diff_threshold"] == -99
     assert (found["HasAns_exact"], found["NoAns_exact"]) == (0, 100)
-    found = metrics_of(hf_bert(*run, "--null-score-diff-threshold", 99))
+    found = hf_bert(*run, "--null-score-diff-threshold", 99).report
     assert found["null_score_diff_threshold"] == 99
     assert found["NoAns_exact"] == 0
 
 
 def test_tuning_the_threshold(hf_bert, model, dev):
     run = ("evaluate", "squad", model, dev, "--json")
-    before = metrics_of(hf_bert(*run))
-    tuned = metrics_of(hf_bert(*run, "--tune-threshold"))
+    before = hf_bert(*run).report
+    tuned = hf_bert(*run, "--tune-threshold").report
     assert tuned["f1"] == pytest.approx(tuned["best_f1"])
     assert tuned["f1"] >= before["f1"]
     config = json.loads((model / "config.json").read_text())
     assert config["null_score_diff_threshold"] == tuned["null_score_diff_threshold"]
-    assert metrics_of(hf_bert(*run)) == tuned
+    assert hf_bert(*run).report == tuned
     assert not list(model.glob(".*"))
 
 
@@ -150,11 +143,11 @@ def test_version_1(hf_bert, one_error_line, model, dev_1, predictions, tmp_path)
     result = hf_bert(*run, dev_1, "--overwrite", "--null-score-diff-threshold", 0)
     one_error_line(result, "--null-score-diff-threshold has no effect on SQuAD v1.1")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["null_score_diffs.json"]
-    found = metrics_of(hf_bert(*run, dev_1, "--overwrite"))
+    found = hf_bert(*run, dev_1, "--overwrite").report
     assert not {"null_score_diff_threshold", "best_f1", "NoAns_total"} & found.keys()
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["predictions.json"]
     texts = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert all(texts.values())
     scored = (predictions, dev_1, "--json")
-    found = metrics_of(hf_bert(*EVALUATE, *scored))
+    found = hf_bert(*EVALUATE, *scored).report
     assert found["total"] == found["HasAns_total"] == 3

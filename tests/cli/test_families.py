@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import transformers
-from pyarrow.parquet import read_table
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
@@ -59,33 +58,16 @@ def test_embed(hf_bert, save, prefix, packed, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "vectors.npy"), expected, atol=2e-5)
 
 
-def test_classify_answer_and_fill(hf_bert, save, prefix, packed, tmp_path):
-    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
-    classifier = save(f"{prefix}ForSequenceClassification")
-    output = tmp_path / "labels"
-    result = hf_bert("classify", classifier, tmp_path / "texts.txt", "-o", output)
-    assert result.status == 0 and packed
-    pipe = transformers.pipeline("text-classification", model=str(classifier), device="cpu")
-    rows = [
-        row for part in sorted(output.glob("*.parquet")) for row in read_table(part).to_pylist()
-    ]
-    assert len(rows) == len(TEXTS), (rows, list(output.iterdir()), result)
-    for row, text in zip(rows, TEXTS, strict=True):
-        (expected,) = pipe(text)
-        assert row["label"] == expected["label"]
-        assert row["score"] == pytest.approx(expected["score"], abs=1e-5)
-
+def test_answer_and_fill(hf_bert, save, prefix, packed, tmp_path):
     answering = save(f"{prefix}ForQuestionAnswering")
     asked = ("--question", "the river", "--context", TEXTS[1])
-    result = hf_bert("answer", answering, *asked, "--json")
-    assert result.status == 0
-    answer = json.loads(result.out)["answers"][0]
+    answer = hf_bert("answer", answering, *asked, "--json").report["answers"][0]
     assert TEXTS[1][answer["start"] : answer["end"]] == answer["answer"]
 
-    result = hf_bert("fill-mask", save(f"{prefix}ForMaskedLM"), "nice to [MASK] you", "--json")
-    assert result.status == 0
-    pipe = transformers.pipeline("fill-mask", model=str(tmp_path / f"{prefix}ForMaskedLM"))
-    best, *_ = json.loads(result.out)["masks"][0]["predictions"]
+    filling = save(f"{prefix}ForMaskedLM")
+    found = hf_bert("fill-mask", filling, "nice to [MASK] you", "--json").report
+    pipe = transformers.pipeline("fill-mask", model=str(filling))
+    best, *_ = found["masks"][0]["predictions"]
     expected, *_ = pipe("nice to [MASK] you")
     assert best["token"] == expected["token_str"]
     assert best["probability"] == pytest.approx(expected["score"], abs=1e-5)
@@ -105,15 +87,13 @@ def test_classify_answer_and_fill(hf_bert, save, prefix, packed, tmp_path):
         ("masked-lm", "DistilBertForMaskedLM", "nice to meet you\nthe river rose\n", ("-q",)),
     ],
 )
-def test_evaluate(hf_bert, save, task, name, file, options, packed, tmp_path):
+def test_evaluate(hf_bert, save, task, name, file, options, packed, write):
     labels = {"id2label": {0: "O", 1: "B-x"}} if task == "token-classification" else {}
     labels |= {"num_labels": 2} if task == "classification" else {}
     ending = {"token-classification": "conll", "masked-lm": "txt"}.get(task, "tsv")
-    data = tmp_path / f"data.{ending}"
-    data.write_text(file)
-    result = hf_bert("evaluate", task, save(name, **labels), data, *options, "--json")
-    assert result.status == 0, result.err
-    assert json.loads(result.out) and packed
+    data = write(f"data.{ending}", file)
+    model = save(name, **labels)
+    assert hf_bert("evaluate", task, model, data, *options, "--json").report and packed
 
 
 def test_embed_needs_the_encoder_alone(hf_bert, save, prefix, one_error_line, tmp_path):
@@ -132,20 +112,6 @@ def test_embed_needs_the_encoder_alone(hf_bert, save, prefix, one_error_line, tm
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {size: 8}))
     one_error_line(hf_bert(*command, "--overwrite"), "does not fit the config")
-
-
-@pytest.mark.parametrize(
-    ("name", "task"),
-    [
-        ("XLMRobertaForSequenceClassification", "classify"),
-        ("ElectraForQuestionAnswering", "answer"),
-        ("MPNetModel", "embed"),
-    ],
-)
-def test_what_is_served(save, name, task):
-    from hf_bert_impl.serving.model_worker import task_of
-
-    assert task_of(str(save(name, num_labels=2))) == task
 
 
 def test_tokenizer_of_the_family(tmp_path):

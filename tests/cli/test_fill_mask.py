@@ -1,7 +1,5 @@
 """`hf-bert fill-mask`: the best tokens of every mask."""
 
-import json
-
 from transformers.models.bert import modeling_bert
 
 from hf_bert_impl import BertTokenizer
@@ -10,7 +8,7 @@ from hf_bert_impl import BertTokenizer
 def test_the_best_tokens_of_every_mask(hf_bert, save_tiny):
     """Also of a pre-training checkpoint; as JSON and as a table with a line a token."""
     text, folder = "nice to [MASK] you and the [MASK]", save_tiny("BertForPreTraining")
-    data = json.loads(hf_bert("fill-mask", folder, text, "--top-k", 99, "--json").out)
+    data = hf_bert("fill-mask", folder, text, "--top-k", 99, "--json").report
     assert data["text"] == text
     assert [mask["position"] for mask in data["masks"]] == [3, 7]
     tokenizer = BertTokenizer.from_pretrained(folder)

@@ -10,7 +10,7 @@ from hf_bert_impl.training import finetuning
 
 
 @pytest.fixture
-def data(tmp_path):
+def data(write):
     """Sentences that "nice" or "river" decides: a header, columns of text and label."""
     chance, lines = random.Random(1), ["id\tsentence\tmood\n"]
     for number in range(64):
@@ -21,9 +21,7 @@ def data(tmp_path):
         ]
         chance.shuffle(words)
         lines.append(f"{number}\t{' '.join(words)}\t{word}\n")
-    file = tmp_path / "data.tsv"
-    file.write_text("".join(lines))
-    return file
+    return write("data.tsv", "".join(lines))
 
 
 @pytest.fixture
@@ -37,9 +35,7 @@ def arguments(save_tiny, data, tmp_path):
 
 
 def test_finetune_and_evaluate(hf_bert, arguments, data, tmp_path):
-    result = hf_bert(*arguments, "--json")
-    assert result.status == 0, result.err
-    report = json.loads(result.out)
+    report = hf_bert(*arguments, "--json").report
     assert report == json.loads((tmp_path / "out" / "metrics.json").read_text())
     assert report["test"]["accuracy"] > 0.9
     assert report["training"]["seed"] == 3
@@ -47,20 +43,14 @@ def test_finetune_and_evaluate(hf_bert, arguments, data, tmp_path):
 
     picture = tmp_path / "matrix.png"
     columns = ("--text-column", "sentence", "--label-column", "mood")
-    result = hf_bert(
-        *("evaluate", "classification", tmp_path / "out", data, *columns),
-        *("--json", "--plot", picture),
-    )
-    assert result.status == 0, result.err
-    found = json.loads(result.out)
+    evaluate = ("evaluate", "classification", tmp_path / "out", data, *columns)
+    found = hf_bert(*evaluate, "--json", "--plot", picture).report
     assert found.pop("examples") == 64
     assert found.pop("task") == "classification"
     assert found == pytest.approx(report["test"])
     assert picture.read_bytes().startswith(b"\x89PNG")
 
-    result = hf_bert("evaluate", "classification", tmp_path / "out", data, *columns)
-    assert result.status == 0
-    assert f"{found['accuracy']:.4f}" in result.out
+    assert f"{found['accuracy']:.4f}" in hf_bert(*evaluate).printed
 
 
 def test_table_shows_the_spread(hf_bert, arguments, tmp_path):

@@ -35,8 +35,7 @@ def run(hf_bert, place):
 
 def test_table_and_lines(run, place):
     result = run("--validation-share", 0.2, settings="logging_steps: 2")
-    assert result.status == 0, result.err
-    words = " ".join(result.out.split())
+    words = result.words
     for name in ("4 steps", "mlm loss", "nsp accuracy", "perplexity", "unigram entropy"):
         assert name in words
     lines = result.err.splitlines()
@@ -49,9 +48,8 @@ def test_table_and_lines(run, place):
 def test_json_and_resume(run, place):
     settings = "masking: whole-word\npacking: true"
     result = run("--objective", "mlm", "--json", "--quiet", settings=settings)
-    assert result.status == 0, result.err
+    report = result.report
     assert result.err == ""
-    report = json.loads(result.out)
     assert report["steps"] == 4
     assert report["training"]["mlm_loss"] > 0
     assert report["validation"] == {}
@@ -60,17 +58,3 @@ def test_json_and_resume(run, place):
     again = run("--objective", "mlm", "--resume", "--json", settings=settings)
     assert json.loads(again.out)["training"] == report["training"]
     assert run("--objective", "mlm", "--resume", "-q", settings=settings) == (0, "", "")
-
-
-def test_reviews(run, one_error_line, place):
-    """The sentences of a review make pairs."""
-    reviews = [f"{WORDS[n % 5]} {WORDS[n % 4]}.<br /><br />You meet the river." for n in range(60)]
-    lines = [f'"{review}",positive' for review in reviews]
-    (place / "a.csv").write_text("\n".join(["review,sentiment", *lines]) + "\n")
-    one_error_line(run(files=("a.csv",)), "has 2 columns", "with --column")
-    result = run("--column", "review", "--json", "--quiet", files=("a.csv",))
-    assert result.status == 0, result.err
-    statistics = json.loads(result.out)["statistics"]
-    assert (statistics["documents"], statistics["sentences"]) == (60, 120)
-    # "." is no word of the vocabulary, and no tag or label is there to be another.
-    assert statistics["tokens"] == 60 * (2 + 1 + 4 + 1)

@@ -1,7 +1,5 @@
 """`hf-bert tokenizer train` and `words`: text in, a tokenizer out."""
 
-import json
-
 import pytest
 from transformers import AutoTokenizer
 
@@ -12,17 +10,13 @@ TEXT = "the low river flows lower\nand the lowest river is slow\n" * 4
 
 
 @pytest.fixture
-def text(tmp_path):
-    file = tmp_path / "a.txt"
-    file.write_text(TEXT)
-    return file
+def text(write):
+    return write("a.txt", TEXT)
 
 
 def test_table(hf_bert, text, tmp_path):
     output = tmp_path / "made"
-    result = hf_bert("tokenizer", "train", text, "--vocab-size", 40, "--output", output)
-    assert result.status == 0, result.err
-    words = " ".join(result.out.split())
+    words = hf_bert("tokenizer", "train", text, "--vocab-size", 40, "--output", output).words
     assert "character coverage 1 " in words
     assert "unknown rate 0 " in words
     assert f"{output}: written in" in words
@@ -39,51 +33,36 @@ def test_table(hf_bert, text, tmp_path):
     assert tokenizer.tokenize("LOW") == ["low"]
 
 
-def test_a_column_of_a_table(hf_bert, tmp_path):
+def test_a_column_of_a_table(hf_bert, write, tmp_path):
     """Its words alone: no header, label, quote or tag becomes a piece."""
-    file = tmp_path / "reviews.csv"
-    file.write_text("review,sentiment\n" + '"a low, low river<br />flows",zzz\n' * 9)
+    file = write("reviews.csv", "review,sentiment\n" + '"a low, low river<br />flows",zzz\n' * 9)
     arguments = ("tokenizer", "train", file, "--vocab-size", 60, "-o", tmp_path / "made")
-    result = hf_bert(*arguments, "--column", "review")
-    assert result.status == 0, result.err
+    assert hf_bert(*arguments, "--column", "review").status == 0
     vocabulary = BertTokenizer.from_pretrained(tmp_path / "made").get_vocab()
     assert {"river", "flows", ","} < vocabulary.keys()
     assert not {"z", "<", ">", "/", '"', "b"} & vocabulary.keys()
-
-
-def test_files_beside_it_stay(hf_bert, text, tmp_path):
-    output = tmp_path / "made"
-    output.mkdir()
-    (output / "config.json").write_text("mine")
-    (output / "vocab.txt").write_text("old")
-    arguments = ("tokenizer", "train", text, "--vocab-size", 40, "-o", output)
-    assert hf_bert(*arguments, "--overwrite").status == 0
-    assert (output / "config.json").read_text() == "mine"
-    assert len((output / "vocab.txt").read_text().splitlines()) == 40
 
 
 # --- words -----------------------------------------------------------------------------------
 
 
 def test_words(hf_bert, text, tmp_path):
-    result = hf_bert("tokenizer", "words", text, "--vocab-size", 8, "--output", tmp_path / "made")
-    assert result.status == 0, result.err
-    words = " ".join(result.out.split())
+    folder = tmp_path / "made"
+    words = hf_bert("tokenizer", "words", text, "--vocab-size", 8, "--output", folder).words
     # "river" and "the" are 4 of the 11 words, "and" is one.
     assert "vocab size 8 words 9 unknown rate 0.545455" in words
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "made")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     tokens = tokenizer.convert_ids_to_tokens(range(8))
     assert tokens == ["<pad>", "<unk>", "<eos>", "<sos>", "<mask>", "river", "the", "and"]
     assert tokenizer("the sea")["input_ids"] == [3, 6, 1, 2]
     options = ("--min-frequency", 5, "--json", "-o", tmp_path / "json")
-    report = json.loads(hf_bert("tokenizer", "words", text, *options).out)
+    report = hf_bert("tokenizer", "words", text, *options).report
     assert report.pop("unknown_rate") == pytest.approx(7 / 11)
     assert report == {"output": str(tmp_path / "json"), "vocab_size": 7, "words": 9}
 
 
 def test_words_that_bert_vocab_wrote(hf_bert, fixtures_dir, tmp_path):
     file = fixtures_dir / "codertimo/vocab.small"
-    result = hf_bert("tokenizer", "words", file, "-o", tmp_path / "made")
-    assert result.status == 0, result.err
+    assert hf_bert("tokenizer", "words", file, "-o", tmp_path / "made").status == 0
     made = AutoTokenizer.from_pretrained(tmp_path / "made")
     assert sorted(made.get_vocab(), key=made.get_vocab().get) == [*read_pickled_vocabulary(file)]

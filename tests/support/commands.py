@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 #: Runs `hf-bert` with each of these arguments, and says what was left on standard input.
 RUN = """
@@ -28,6 +28,22 @@ class Result(NamedTuple):
     status: int
     out: str
     err: str
+
+    @property
+    def printed(self) -> str:
+        """What the command printed; it succeeded."""
+        assert self.status == 0, self.err
+        return self.out
+
+    @property
+    def words(self) -> str:
+        """What it printed, in one line: a table breaks its words."""
+        return " ".join(self.printed.split())
+
+    @property
+    def report(self) -> Any:
+        """What it printed with `--json`."""
+        return json.loads(self.printed)
 
 
 def run_commands(

@@ -1,14 +1,12 @@
 """`hf-bert embed`: texts or a table in; a .npy, a Parquet file or a folder of parts out."""
 
-import json
-
 import numpy as np
 import pytest
 from pyarrow.parquet import read_table
 
 from hf_bert_impl.data.vector_table import as_stored
 from hf_bert_impl.distributed import EmbedTexts
-from tests.cli.embed.cases import LINES, WIDTH, assert_complete, expected, give_input, json_lines
+from tests.cli.embed.cases import LINES, WIDTH, assert_complete, expected, give_input
 
 
 def test_a_vector_a_line(hf_bert, model, lines, output):
@@ -17,21 +15,12 @@ def test_a_vector_a_line(hf_bert, model, lines, output):
     assert f"{len(LINES)} rows in 1 part, 0 rejected" in " ".join(result.out.split())
     assert_complete(output, expected(model))
     options = ("--normalize", "--batch-tokens", 5, "--dtype", "float32", "--json", "--overwrite")
-    report = json.loads(hf_bert("embed", model, lines, "-o", output, *options).out)
+    report = hf_bert("embed", model, lines, "-o", output, *options).report
     assert (report["rows"], report["rejected"], report["resumed_from"]) == (len(LINES), 0, 0)
     assert report["precision"].startswith("float32")
     assert report["texts_per_second"] > 0
     assert_complete(output, expected(model, normalize_embeddings=True))
     assert hf_bert("embed", model, lines, "-o", output, "--overwrite", "--quiet") == (0, "", "")
-
-
-@pytest.mark.parametrize("column", [None, "body"])
-def test_json_lines(hf_bert, model, tmp_path, output, column):
-    file = tmp_path / ("a.jsonl" if column is None else "a.txt")
-    file.write_text(json_lines(LINES, column or "text"))
-    chosen = () if column is None else ("--column", column)
-    assert hf_bert("embed", model, file, "-o", output, *chosen).status == 0
-    assert_complete(output, expected(model))
 
 
 def test_standard_input(hf_bert, model, output, monkeypatch):
@@ -72,70 +61,13 @@ def test_the_name_says_whether_it_is_one_file(hf_bert, model, lines, output):
     assert sorted(output.parent.iterdir()) == sorted((one, folder, output))
 
 
-def test_a_folder_of_files_to_one_file(hf_bert, model, tmp_path, output):
-    (tmp_path / "texts").mkdir()
-    for number, text in enumerate(LINES):
-        (tmp_path / "texts" / f"{number}.txt").write_text(text + "\n")
-    (tmp_path / "texts" / "_SUCCESS.txt").write_text("no text\n")
-    assert hf_bert("embed", model, tmp_path / "texts", "-o", output).status == 0
-    assert_complete(output, expected(model))
-
-
-def test_a_column_without_a_name(hf_bert, model, tmp_path, output):
-    """The first line is its name, which is said."""
-    (tmp_path / "a.csv").write_text("nice\nriver\n")
-    result = hf_bert("embed", model, tmp_path / "a.csv", "-o", output, "-q")
-    assert result.err.startswith("note: the first line of ")
-    assert result.err.endswith("its column ('nice'). If it is a text, name column 0.\n")
-    assert_complete(output, expected(model, ["river"]))
-    command = ("embed", model, tmp_path / "a.csv", "-o", output, "--overwrite", "--column", 0)
-    assert hf_bert(*command).status == 0
-    assert_complete(output, expected(model, ["nice", "river"]))
-
-
-#: Rows of which some cannot be used, with words of the reason.
-ROWS = [
-    ({"id": "a", "text": "nice"}, None),
-    ({"id": "b", "text": None}, "nothing (null) for a text"),
-    ({"id": "b", "text": "to"}, None),  # the only usable row with this id
-    ({"id": "a", "text": "meet"}, "line 4 of {} repeats the id 'a'"),
-    ({"id": 7, "text": "you"}, "has the id 7. Use a string, like the first id"),
-    ({"text": "you"}, "no column 'id'"),
-    ({"id": "", "text": "you"}, "line 7 of {} has no id"),
-    ({"id": "h", "text": "huge"}, "line 8 of {}: a number of the vector is 1e+07"),
-    ({"id": "c", "text": "river"}, None),
-]
-
-
-@pytest.mark.parametrize("name", ["a.parquet", "a"])
-def test_one_policy_for_rows_that_cannot_be_used(
-    hf_bert, model, tmp_path, output, monkeypatch, name
-):
-    """They are set apart, with the reason, from one file as from parts."""
-    output, file = output.with_name(name), tmp_path / "a.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row, _ in ROWS))
-    make_huge(monkeypatch)
-    options = ("--id-column", "id", "--part-size", 2, "--precision", "float16", "-q")
-    result = hf_bert("embed", model, file, "-o", output, *options)
-    rejects = output / "rejects.jsonl" if name == "a" else output.with_name(f"{name}.rejects.jsonl")
-    note = f"note: 6 row(s) were rejected; the reasons are in {rejects}\n"
-    assert result == (0, "", note)
-    files = sorted(output.glob("*.parquet")) if name == "a" else [output]
-    assert [it for one in files for it in read_table(one)["id"].to_pylist()] == ["a", "b", "c"]
-    found = [json.loads(line) for line in rejects.read_text().splitlines()]
-    bad = [(number, words) for number, (_, words) in enumerate(ROWS) if words]
-    assert [row["row"] for row in found] == [number for number, _ in bad]
-    for row, (_, words) in zip(found, bad, strict=True):
-        assert words.format(file) in row["reason"]
-
-
 def test_in_an_array_they_are_nan(hf_bert, model, tmp_path, output, monkeypatch):
     """Row n stays that of line n. A later run without such rows removes the list of them."""
     make_huge(monkeypatch)
     file, rejects = tmp_path / "a.txt", output.with_name("vectors.npy.rejects.jsonl")
     file.write_bytes(b"nice\ncaf\xe9\nhuge\nriver\n")
     command = ("embed", model, file, "-o", output, "--precision", "float16", "--json")
-    report = json.loads(hf_bert(*command).out)
+    report = hf_bert(*command).report
     assert (report["rows"], report["rejected"]) == (2, 2)
     found = np.load(output)
     assert np.isnan(found).all(axis=1).tolist() == [False, True, True, False]

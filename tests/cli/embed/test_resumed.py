@@ -146,9 +146,7 @@ def interrupted(hf_bert, model, lines, output, monkeypatch):
 
 @pytest.mark.parametrize("more", [[], ["--resume"], ["--overwrite"]])
 def test_the_same_command_resumes(hf_bert, interrupted, model, output, more):
-    result = hf_bert(*interrupted, "--json", *more)
-    assert result.status == 0, result.err
-    report = json.loads(result.out)
+    report = hf_bert(*interrupted, "--json", *more).report
     assert (report["resumed_from"], report["rows"], report["parts"]) == (2, 3, 5)
     assert_complete(output, expected(model))
 
@@ -162,7 +160,7 @@ def test_the_token_budget_may_change_where_it_changes_no_bit(
             assert hf_bert(*command, 50, *more, "--overwrite").status == 130
         result = hf_bert(*command, 7, *more)
         if more:
-            assert json.loads(result.out)["resumed_from"] == 2
+            assert result.report["resumed_from"] == 2
         else:
             one_error_line(result, "--batch-tokens was 50, now 7")
 
@@ -199,7 +197,7 @@ def test_standard_input_is_resumed(hf_bert, model, output, monkeypatch, name):
         assert hf_bert(*command).status == 130
     texts = [LINES[0], "other", *LINES[2:4]]
     give_input(monkeypatch, texts)
-    report = json.loads(hf_bert(*command).out)
+    report = hf_bert(*command).report
     assert (report["resumed_from"], report["rows"]) == (3, 1)
     if name == "vectors.npy":
         assert_complete(output, expected(model, texts))
@@ -237,7 +235,7 @@ def test_stopped_while_the_parts_are_joined(hf_bert, model, lines, output, monke
         patch.setattr(jobs, step, stop)
         assert hf_bert(*command).status == 130
     assert not output.exists()
-    report = json.loads(hf_bert(*command).out)
+    report = hf_bert(*command).report
     assert (report["resumed_from"], report["parts_made"]) == (len(LINES), 0)
     assert [*output.parent.iterdir()] == [output]
     if name == "vectors.npy":
