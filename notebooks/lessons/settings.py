@@ -1,7 +1,7 @@
 """The size of a run of the notebooks.
 
 The environment variable HF_BERT_NOTEBOOKS is `full` or `small`. A full run of all lessons takes
-about 55 minutes in one thread of an AMD EPYC and makes the stored outputs. A small run takes three
+about an hour in one thread of an AMD EPYC and makes the stored outputs. A small run takes three
 to five minutes, for CI.
 """
 
