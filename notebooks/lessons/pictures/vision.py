@@ -32,7 +32,9 @@ def network(side: int, patch: int, size: int, heads: int, hidden: int, blocks: i
     cut = drawing.box(4.6, 0.35, f"patches (B, {patches}, {patch**2})", width=2.4, fill="yellow")
     vectors = drawing.box(4.6, 1.0, f"one matrix: (B, {patches}, {size})", width=2.4)
     first = drawing.box(1.3, 1.65, f"class token ({size})", width=2.0)
-    place = drawing.box(7.8, 1.65, f"a vector for each place ({patches + 1}, {size})", width=2.3)
+    position = drawing.box(
+        7.8, 1.65, f"a vector for each position ({patches + 1}, {size})", width=2.4
+    )
     joined = drawing.box(4.6, 1.65, f"joined, and added: (B, {patches + 1}, {size})", width=2.8)
     look = f"norm, self-attention of {heads} heads, +"
     looks = drawing.box(4.6, 2.5, look, width=2.8, fill="orange")
@@ -41,7 +43,7 @@ def network(side: int, patch: int, size: int, heads: int, hidden: int, blocks: i
     norm = drawing.box(4.6, 4.35, f"norm, the class token alone: (B, {size})", width=2.9)
     scores = drawing.box(7.8, 4.35, "scores of the letters (B, 26)", width=2.2, fill="yellow")
     drawing.chain([picture, cut, vectors, joined, looks, feed, norm, scores])
-    for begin in (first, place):
+    for begin in (first, position):
         drawing.arrow(begin, joined)
     figures.show(drawing.figure, "From a picture to the scores of 26 letters")
 
@@ -86,28 +88,31 @@ def as_patches(picture: Tensor, patches: Tensor) -> None:
 
 
 def by_amount(
-    found: Mapping[tuple[str, int], Mapping[str, float]], tests: int, guessing: float
+    found: Mapping[tuple[str, int], Mapping[str, Sequence[float]]], tests: int, guessing: float
 ) -> None:
     """Draws accuracies by the number of training pictures, one panel for each test.
 
     Args:
-        found: By network and number of pictures, the accuracy in each test, 0 to 1.
+        found: By network and number of pictures, the accuracies (0 to 1) of all seeds in each test.
         tests: Pictures of each test.
         guessing: The accuracy of a guess.
     """
     names = list(dict.fromkeys(name for name, _ in found))
     counts = list(dict.fromkeys(count for _, count in found))
     kinds = list(next(iter(found.values())))
-    figure, axes = plt.subplots(1, len(kinds), figsize=(figures.PAGE, 3.3), sharey=True)
+    figure, axes = plt.subplots(1, len(kinds), figsize=(figures.PAGE, 3.5), sharey=True)
     for axis, test in zip(axes, kinds, strict=True):
         for name in names:
-            heights = [100 * found[name, count][test] for count in counts]
-            axis.plot(counts, heights, marker="o", label=name)
-            for count, height in zip(counts, heights, strict=True):
-                above = 6 if name == names[-1] else -13
+            shares = 100 * np.array([found[name, count][test] for count in counts])
+            means = shares.mean(axis=1)  # (counts)
+            spread = means - shares.min(axis=1), shares.max(axis=1) - means
+            axis.errorbar(counts, means, spread, marker="o", capsize=4, label=name)
+            for count, mean, low, high in zip(counts, means, *spread, strict=True):
+                is_above = name == names[-1]
                 axis.annotate(
-                    f"{height:.0f}", (count, height), (0, above), fontsize=8,
-                    textcoords="offset points", ha="center",
+                    f"{mean:.0f}", (count, mean + (high if is_above else -low)),
+                    (0, 5 if is_above else -13), fontsize=8, textcoords="offset points",
+                    ha="center",
                 )  # fmt: skip
         axis.axhline(100 * guessing, color="#777777", linestyle="--", linewidth=1, label="guessing")
         axis.set_xscale("log")
@@ -115,7 +120,8 @@ def by_amount(
         axis.set_xticks([], minor=True)
         axis.set(title=test, xlabel="pictures to learn from", ylabel="accuracy (%)", ylim=(0, 108))
         axis.legend(fontsize=8, loc="lower right")
-    figure.suptitle(f"Letters of {tests:,} test pictures")
+    seeds = len(next(iter(found.values()))[kinds[0]])
+    figure.suptitle(f"{tests:,} test pictures: mean, minimum and maximum of {seeds} seed(s)")
     figures.show(
         figure,
         "Accuracy on known and new fonts by the number of pictures, with convolutions to compare",
@@ -152,23 +158,23 @@ def attended_letters(
     figure.colorbar(
         axes[1, 0].images[1], ax=axes, label="weight of the patch", shrink=0.5, location="bottom"
     )
-    figure.suptitle("Letters of new fonts, and below each the places that the class token reads")
+    figure.suptitle("Letters of new fonts, and below each the positions that the class token reads")
     figures.show(figure, "Where the class token attends")
 
 
-def places(attended: Tensor, lost: Tensor, tests: int) -> None:
-    """Draws two numbers for each of 4 × 4 places.
+def positions(attended: Tensor, lost: Tensor, tests: int) -> None:
+    """Draws two numbers for each of 4 × 4 positions.
 
     Args:
-        attended: (16), the mean weight of each place.
-        lost: (16), the points lost without each place.
+        attended: (16), the mean weight of each position.
+        lost: (16), the points lost without each position.
         tests: The number of test pictures.
     """
     figure, axes = plt.subplots(1, 2, figsize=(figures.PAGE, 4.2))
     shares = 100 * attended / attended.sum()
     for axis, title, values, bar in (
         (axes[0], "Where it attends", shares, "share of the weight (%)"),
-        (axes[1], "Blank paper in one place", lost, "accuracy lost (points)"),
+        (axes[1], "One patch blank", lost, "accuracy lost (points)"),
     ):
         names = ["1", "2", "3", "4"]
         figures.heat_map(
@@ -179,5 +185,5 @@ def places(attended: Tensor, lost: Tensor, tests: int) -> None:
             colour = "white" if value > 0.7 * values.max() else "black"
             axis.text(column, row, str(round(value)), ha="center", va="center", color=colour)
         axis.set_title(title)
-    figure.suptitle(f"The 16 places of {tests:,} letters of new fonts")
-    figures.show(figure, "Where the class token attends, and the cost of blank paper in each place")
+    figure.suptitle(f"The 16 positions in {tests:,} letters of new fonts")
+    figures.show(figure, "Where the class token attends, and the cost of a blank patch by position")
