@@ -42,13 +42,14 @@ from transformers import set_seed
 
 from benchmarks.pretraining_examples import show_masking, show_pairs
 from hf_bert_impl import BertConfig, BertModel, BertTokenizer, cli
-from hf_bert_impl.checkpoints import load_tokenizer, open_checkpoint
+from hf_bert_impl.checkpoints import open_checkpoint
 from hf_bert_impl.data.documents import without_breaks
 from hf_bert_impl.data.task_files import read_rows
 from hf_bert_impl.data.text_folder import UNLABELLED, text_files
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.files.text import read_text
+from hf_bert_impl.inference.loading import load_tokenizer
 from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.training.checkpointing import last_checkpoint, step_of
 from hf_bert_impl.training.finetuning import spread
@@ -176,7 +177,7 @@ def run(reviews: Path, output: Path, sizes: Sizes, start: str | None = None) -> 
     begin = time.perf_counter()
     origin: tuple[object, ...]
     if published:
-        origin, tokenizer = ("--model", start), load_tokenizer(published)
+        origin, tokenizer = ("--model", start), load_tokenizer(published.path)
         sizes = dataclasses.replace(
             sizes,
             vocab_size=published.config["vocab_size"],

@@ -129,7 +129,7 @@ def check_tokens(before: PreTrainedTokenizerBase | None, why_none: str, folder: 
     expected = token_ids(before, texts)
     loaders: dict[str, Callable[[], Any]] = {
         "AutoTokenizer": lambda: AutoTokenizer.from_pretrained(folder, trust_remote_code=False),
-        "hf_bert_impl": lambda: load_tokenizer(str(folder), {}),
+        "hf_bert_impl": lambda: load_tokenizer(str(folder)),
     }
     for loader, load in loaders.items():
         try:

@@ -17,9 +17,9 @@ import hf_bert_impl
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.files.json_files import write_json
 from hf_bert_impl.files.output_folder import REPORT, claimed, output_folder
-from hf_bert_impl.inference.loading import UnusableTokenizer
 from hf_bert_impl.inference.sentence_folder import copy_sentence_modules
 from hf_bert_impl.model_card import CARD
+from hf_bert_impl.tokenizer_files import UnusableTokenizer
 
 from .checks import (
     Check,

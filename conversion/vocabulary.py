@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from hf_bert_impl.data.word_vocabulary import word_tokenizer
 from hf_bert_impl.errors import InputError, one_line
-from hf_bert_impl.inference.loading import (
+from hf_bert_impl.inference.loading import open_tokenizer
+from hf_bert_impl.tokenizer_files import (
     TOKENIZER_CONFIG,
+    TOKENIZER_FILE,
     TokenizerClass,
-    open_tokenizer,
     tokenizer_class,
     tokenizer_files,
 )
@@ -27,7 +28,7 @@ from .source import read_object
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TOKENIZER_FILE, VOCABULARY_FILE = "tokenizer.json", "vocab.txt"
+VOCABULARY_FILE = "vocab.txt"
 #: The class that codertimo's `bert-vocab` pickles, as its bytes are in the file.
 _CODERTIMO_CLASS = b"bert_pytorch.dataset.vocab"
 _MAX_PICKLE_HEAD = 4096
@@ -176,7 +177,7 @@ def make_tokenizer(vocabulary: Vocabulary, max_length: int | None) -> PreTrained
     from hf_bert_impl import BertTokenizer
 
     if vocabulary.foreign is not None:
-        return open_tokenizer(str(vocabulary.path), {}, vocabulary.foreign)
+        return open_tokenizer(str(vocabulary.path), vocabulary.foreign)
     if vocabulary.kind == "codertimo":
         return read_word_tokenizer(vocabulary.path, max_length)
     folder, lower_case = vocabulary.path.parent, vocabulary.lower_case

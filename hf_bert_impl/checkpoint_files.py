@@ -24,6 +24,7 @@ from transformers.utils import (
 
 from hf_bert_impl.files.json_files import check_text, parse_json, read_json
 from hf_bert_impl.head_names import check_name
+from hf_bert_impl.tokenizer_files import TOKENIZER_FILE, TOKENIZER_FILES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,14 +34,6 @@ if TYPE_CHECKING:
 NUMBERS_PER_BYTE = 4
 SPARE_NUMBERS = 2**28
 WEIGHT_FILES = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
-TOKENIZER_FILE = "tokenizer.json"
-TOKENIZER_CONFIG = "tokenizer_config.json"
-TOKENIZER_FILES = (
-    TOKENIZER_CONFIG,
-    "special_tokens_map.json",
-    "added_tokens.json",
-    TOKENIZER_FILE,
-)
 #: The arguments of `from_pretrained` that `cached_file` takes.
 _PLACE = ("cache_dir", "revision", "subfolder")
 _KINDS = {

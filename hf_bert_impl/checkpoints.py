@@ -6,10 +6,11 @@ import dataclasses
 import importlib.util
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import install_remedy
+from hf_bert_impl.files.json_files import read_json
 from hf_bert_impl.head_names import (
     BERT_TYPES,
     HEADS,
@@ -19,11 +20,10 @@ from hf_bert_impl.head_names import (
     prefix_of,
     unreadable,
 )
+from hf_bert_impl.tokenizer_files import require_tokenizer
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-TOKENIZERS = ("tokenizer.json", "vocab.txt")
+#: Files of which a model's folder has one.
+MODEL_FILES = ("config.json", "modules.json", "adapter_config.json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +59,29 @@ class Checkpoint:
         return Path(self.path) if os.path.isdir(self.path) else None
 
 
+def check_model(model: str, with_tokenizer: bool) -> None:
+    """Checks a model's name and folder, without importing torch.
+
+    Args:
+        model: A folder or a hub id, also of a model of sentence-transformers.
+        with_tokenizer: Whether a tokenizer is required.
+
+    Raises:
+        InputError: The folder has no model or no tokenizer.
+        MissingFile: There is no such folder.
+    """
+    check_name(model)
+    folder = Path(model).expanduser()
+    if not folder.is_dir():
+        return
+    if not any((folder / name).is_file() for name in MODEL_FILES):
+        raise InputError(f"{model} has no config.json. Give the folder that save_pretrained wrote.")
+    config = folder / MODEL_FILES[0]
+    # Early releases of sentence-transformers keep BERT and its tokenizer in a folder below.
+    if with_tokenizer and config.is_file() and "model_type" in read_json(config):
+        require_tokenizer(model)
+
+
 def open_checkpoint(
     model: str, with_tokenizer: bool = False, any_family: bool = False
 ) -> Checkpoint:
@@ -75,9 +98,7 @@ def open_checkpoint(
     check_name(model)
     folder = Path(model).expanduser()
     if folder.is_dir():
-        # Imported here, so that misspelt names are reported without importing torch.
-        from hf_bert_impl.checkpoint_files import check_folder
-        from hf_bert_impl.files.json_files import read_json
+        from hf_bert_impl.checkpoint_files import check_folder  # imports transformers
 
         check_folder(str(folder))
         config = dict(read_json(folder / "config.json"))
@@ -94,14 +115,12 @@ def open_checkpoint(
         )
     checkpoint = Checkpoint(model, path, config)
     if with_tokenizer:
-        _require_tokenizer(checkpoint)
+        require_tokenizer(model)
     return checkpoint
 
 
 def _hub_config(model: str) -> dict[str, Any]:
     from transformers.utils import CONFIG_NAME, cached_file
-
-    from hf_bert_impl.files.json_files import read_json
 
     try:
         return dict(read_json(cached_file(model, CONFIG_NAME)))
@@ -129,113 +148,6 @@ def class_name(checkpoint: Checkpoint, head: str | None = None) -> str:
             "head",
         )
     return checkpoint.architecture
-
-
-def load_model(
-    checkpoint: Checkpoint, name: str, **options: Any
-) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Loads a checkpoint with this package's class, or transformers' for another family.
-
-    Args:
-        checkpoint: An open checkpoint.
-        name: The class name.
-        **options: Further arguments of `from_pretrained`.
-
-    Returns:
-        The model, in eval mode, and transformers' loading info.
-
-    Raises:
-        ValueError, OSError: The weights cannot be read, do not fit the config, or are not finite.
-    """
-    from hf_bert_impl.inference import loading
-
-    cls = loading.named_class(name)
-    return loading.load_model(checkpoint.path, cls, checkpoint.name, **options)
-
-
-def load_whole(
-    checkpoint: Checkpoint, head: str | None = None, **options: Any
-) -> tuple[PreTrainedModel, list[str]]:
-    """Loads a checkpoint, and raises an error if weights are missing.
-
-    Args:
-        checkpoint: An open checkpoint.
-        head: The head, as for `class_name`.
-        **options: Further arguments of `from_pretrained`.
-
-    Returns:
-        The model in eval mode, without a pooler if the checkpoint has none; and the names of the
-        checkpoint's tensors that the class does not use.
-
-    Raises:
-        InputError: Weights are missing.
-    """
-    from hf_bert_impl.inference import loading
-
-    cls = loading.named_class(class_name(checkpoint, head))
-    return loading.load_whole(checkpoint.path, cls, checkpoint.name, **options)
-
-
-def has_tokenizer(checkpoint: Checkpoint) -> bool:
-    """Whether the folder has a tokenizer (assumed on the hub)."""
-    folder = checkpoint.folder
-    if folder is None or any((folder / name).is_file() for name in TOKENIZERS):
-        return True
-    from hf_bert_impl.inference.loading import named_tokenizer, tokenizer_files
-
-    # Besides its settings, such as a model of sentencepiece.
-    files = tokenizer_files(folder, named_tokenizer(str(folder), {}))
-    return any(file.suffix not in (".json", ".jinja") for file in files)
-
-
-def load_tokenizer(checkpoint: Checkpoint) -> Any:
-    """Loads a checkpoint's tokenizer.
-
-    Raises:
-        ValueError, OSError: It does not exist or cannot be loaded.
-    """
-    from hf_bert_impl.inference.loading import load_tokenizer as load
-
-    _require_tokenizer(checkpoint)
-    return load(checkpoint.path, {})
-
-
-def load_own_tokenizer(checkpoint: Checkpoint) -> Any:
-    """Loads a checkpoint's tokenizer; None if it has none."""
-    return load_tokenizer(checkpoint) if has_tokenizer(checkpoint) else None
-
-
-def _require_tokenizer(checkpoint: Checkpoint) -> None:
-    if not has_tokenizer(checkpoint):
-        raise InputError(
-            f"{checkpoint.name} has no tokenizer ({' or '.join(TOKENIZERS)}). Save it there "
-            "with save_pretrained."
-        )
-
-
-def load_prepared(
-    model: str, head: str, dtype: str | None = None, batch_invariant: bool = False
-) -> tuple[PreTrainedModel, Any]:
-    """Loads a fine-tuned model with its tokenizer, prepared for inference.
-
-    Args:
-        model: A folder or a hub id.
-        head: The required head, as for `class_name`.
-        dtype: As for `TextEncoder`.
-        batch_invariant: As for `TextEncoder`; no effect on the heads of other families.
-
-    Raises:
-        ValueError, OSError: The dtype is unknown, or the checkpoint cannot be used.
-    """
-    from hf_bert_impl.inference import loading
-
-    options = loading.loading_options(dtype, prepare=True)
-    checkpoint = open_checkpoint(model, with_tokenizer=True, any_family=True)
-    loaded: Any = load_whole(checkpoint, head, **options)[0]
-    if batch_invariant and checkpoint.is_bert:  # before the kernels are chosen
-        loaded.config.batch_invariant = True
-    tokenizer = loading.load_tokenizer(checkpoint.path, {})
-    return loading.prepare_model(loaded, dtype), tokenizer
 
 
 def demo_folder() -> Path:

@@ -83,9 +83,9 @@ def export_model(
 
     from hf_bert_impl.hub.saving import CONFIG, file_sizes, set_auto_map
     from hf_bert_impl.inference.eval_mode import eval_mode
-    from hf_bert_impl.inference.loading import TOKENIZER_CONFIG, brings_code
     from hf_bert_impl.inference.sentence_folder import copy_sentence_modules
     from hf_bert_impl.report import CheckFailed
+    from hf_bert_impl.tokenizer_files import TOKENIZER_CONFIG, brings_code
 
     check_options(format, opset)
     if model.dtype != torch.float32 or model.device.type != "cpu":

@@ -9,7 +9,7 @@ from typing import Any
 
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require
-from hf_bert_impl.files.atomic import atomic_file
+from hf_bert_impl.files.atomic import atomic_file, check_place
 
 #: Okabe and Ito's palette for all kinds of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#999999")
@@ -21,15 +21,12 @@ def check_picture(file: str | os.PathLike[str]) -> None:
     """Checks early that a picture can be written.
 
     Raises:
-        InputError: The format is unknown, or the folder or matplotlib is missing.
+        InputError: The format is unknown, the folder cannot be written, or matplotlib is missing.
     """
     path = Path(file)
     if path.suffix not in FORMATS:
         raise InputError(f"The picture is {path}. End its name in {', '.join(FORMATS)}.")
-    if not path.absolute().parent.is_dir():
-        raise InputError(
-            f"There is no folder {path.parent} for the picture. Create it: mkdir -p {path.parent}"
-        )
+    check_place(path, "the picture")
     require("matplotlib", "train", "drawing")
 
 

@@ -32,15 +32,7 @@ from hf_bert_impl.finite import check_finite, check_numbers
 from hf_bert_impl.head_names import check_name, unreadable
 from hf_bert_impl.inference.batching import check_text
 from hf_bert_impl.inference.joined_calls import JoinedCalls
-from hf_bert_impl.inference.loading import (
-    TOKENIZER_CONFIG,
-    UnusableTokenizer,
-    find_device,
-    loading_options,
-    read_fields,
-    refuse_code,
-    tokenizer_class,
-)
+from hf_bert_impl.inference.loading import find_device, loading_options, refuse_code
 from hf_bert_impl.inference.packed_loop import Features, TokenBudget, packable, text_length
 from hf_bert_impl.inference.sentence_folder import check_sentence_files
 from hf_bert_impl.model import modeling_bert
@@ -49,6 +41,12 @@ from hf_bert_impl.model.linear import computed_by, linear
 from hf_bert_impl.model.preparing import drop_prepared
 from hf_bert_impl.model.steady import steady_layers
 from hf_bert_impl.optimization import optimize
+from hf_bert_impl.tokenizer_files import (
+    TOKENIZER_CONFIG,
+    UnusableTokenizer,
+    read_fields,
+    tokenizer_class,
+)
 
 require("sentence_transformers", "embed", "TextEncoder")
 
@@ -396,12 +394,12 @@ def checked_files(path: str | None, kind: str, options: Mapping[str, Any]) -> It
     below = check_sentence_files(path, kind, place)
     if below:
         place["subfolder"] = below
-    config = read_fields(path, CONFIG_NAME, place)
+    config = read_fields(path, CONFIG_NAME, **place)
     model_type = config.get("model_type")
     own = BertConfig.from_dict(dict(config)) if model_type == BertConfig.model_type else None
     check_size(path, place, config)
     if not options.get("trust_remote_code"):
-        refuse_code(path, tokenizer_class(read_fields(path, TOKENIZER_CONFIG, place), config))
+        refuse_code(path, tokenizer_class(read_fields(path, TOKENIZER_CONFIG, **place), config))
     # transformers refuses these models, or drops what its own class does not compute.
     needs_own = own.is_extended or own.pruned_heads if own else model_type == EXTENDED_MODEL_TYPE
     folder = os.path.join(path, below) if below and os.path.isdir(path) else path

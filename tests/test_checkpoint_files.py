@@ -12,8 +12,9 @@ from safetensors.torch import load_file, save_file
 
 import hf_bert_impl
 from hf_bert_impl import TextEncoder
-from hf_bert_impl.checkpoints import load_model, open_checkpoint
+from hf_bert_impl.checkpoints import open_checkpoint
 from hf_bert_impl.finite import check_finite, not_finite
+from hf_bert_impl.inference.loading import load_model
 from tests.model.cases import random_config, random_model
 from tests.support.damage import fields
 

@@ -11,14 +11,9 @@ import pytest
 import transformers
 
 from hf_bert_impl import TextEncoder
-from hf_bert_impl.checkpoints import (
-    class_name,
-    load_own_tokenizer,
-    load_tokenizer,
-    load_whole,
-    open_checkpoint,
-)
+from hf_bert_impl.checkpoints import class_name, open_checkpoint
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.inference.loading import load_own_tokenizer, load_tokenizer, load_whole
 from tests.support.damage import (
     DEEP,
     MODULES,
@@ -42,7 +37,7 @@ def usable(tmp_path_factory):
 WAYS = {
     "model": lambda folder: load_whole(open_checkpoint(str(folder)), "base"),
     "encoder": lambda folder: TextEncoder(folder),
-    "tokenizer": lambda folder: load_tokenizer(open_checkpoint(str(folder))),
+    "tokenizer": lambda folder: load_tokenizer(str(folder)),
 }
 
 
@@ -192,4 +187,4 @@ def test_a_base_model_may_lack_its_pooler(save_tiny):
 
 
 def test_a_folder_without_tokenizer(save_tiny):
-    assert load_own_tokenizer(open_checkpoint(str(save_tiny(tokenizer=False)))) is None
+    assert load_own_tokenizer(str(save_tiny(tokenizer=False))) is None

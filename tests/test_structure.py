@@ -15,10 +15,10 @@ PACKAGE = "hf_bert_impl"
 #: files beside the folders are on the ground where they are not named here.
 FLOORS = (
     ("files",),
-    ("checkpoint_files", "model", "tokenization_bert"),
+    ("checkpoint_files", "checkpoints", "model", "tokenization_bert", "tokenizer_files"),
     ("data", "encoders", "inference", "measuring"),
     ("auto", "optimization", "text_encoder"),
-    ("checkpoints", "parity", "tasks", "training", "visualization"),
+    ("parity", "tasks", "training", "visualization"),
     ("conversion", "hub", "export"),
     ("benchmark", "distributed"),
     ("serving",),

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from hf_bert_impl.measuring.batches import Case, log_normal_lengths, scale_lengths
@@ -19,14 +20,10 @@ class Unavailable(Exception):
 PARTS = 5
 
 
-def _uniform(low: int, high: int) -> Callable[[int], list[int]]:
-    """Uniform lengths by the number of rows."""
-
-    def lengths(rows: int) -> list[int]:
-        draw = random.Random(0)
-        return [draw.randint(low, high) for _ in range(rows)]
-
-    return lengths
+def _uniform(low: int, high: int, rows: int) -> list[int]:
+    """Uniform lengths."""
+    draw = random.Random(0)
+    return [draw.randint(low, high) for _ in range(rows)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,14 +40,14 @@ class CaseKind:
 #: In the report's order.
 CASES = {
     "short": CaseKind("32 sentences, log-normal lengths 4..128: about 55 % padding", 32),
-    "uniform": CaseKind("32 sequences, lengths uniform over 4..128", 32, _uniform(4, 128)),
-    "long": CaseKind("8 documents, lengths uniform over 33..500", 8, _uniform(33, 500)),
-    "full": CaseKind("16 sequences of 64: no padding", 16, _uniform(64, 64)),
-    "sentence": CaseKind("one sentence of 12 tokens", 1, _uniform(12, 12)),
+    "uniform": CaseKind("32 sequences, lengths uniform over 4..128", 32, partial(_uniform, 4, 128)),
+    "long": CaseKind("8 documents, lengths uniform over 33..500", 8, partial(_uniform, 33, 500)),
+    "full": CaseKind("16 sequences of 64: no padding", 16, partial(_uniform, 64, 64)),
+    "sentence": CaseKind("one sentence of 12 tokens", 1, partial(_uniform, 12, 12)),
     "queries": CaseKind(
         "64 queries one by one, lengths uniform over 5..40, time per query",
         rows=64,
-        lengths=_uniform(5, 40),
+        lengths=partial(_uniform, 5, 40),
         one_by_one=True,
     ),
     "encode": CaseKind("text to sentence vectors, including tokenization"),

@@ -15,7 +15,6 @@ from torch import Tensor
 from hf_bert_impl.benchmark import runtimes
 from hf_bert_impl.benchmark.cases import CASES, PARTS, Unavailable, make_case, sentences
 from hf_bert_impl.benchmark.peers import Settings, Source
-from hf_bert_impl.checkpoints import TOKENIZERS
 from hf_bert_impl.encoders.lengths import longest_sequence
 from hf_bert_impl.encoders.probe import probe
 from hf_bert_impl.inference.loading import prepare_model
@@ -24,6 +23,7 @@ from hf_bert_impl.measuring.batches import Case, make_batch
 from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
 from hf_bert_impl.model.preparing import prepared_kernels
 from hf_bert_impl.parity import reference_model
+from hf_bert_impl.tokenizer_files import TOKENIZERS
 
 #: Number of compared texts.
 CHECKED = 256

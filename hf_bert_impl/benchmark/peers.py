@@ -112,6 +112,7 @@ class Source:
         import torch
 
         import hf_bert_impl
+        from hf_bert_impl.checkpoints import open_checkpoint
         from hf_bert_impl.inference.loading import class_to_load
 
         torch.manual_seed(SEED)  # every process draws the same missing weights
@@ -119,7 +120,7 @@ class Source:
             cls: Any = getattr(hf_bert_impl, name)
             model = cls(hf_bert_impl.BertConfig(**RANDOM[self.random] | fields))
         else:
-            cls = class_to_load(self.path, name)
+            cls = class_to_load(open_checkpoint(self.path, any_family=True), name)
             model = cls.from_pretrained(self.path, dtype=torch.float32, **fields)
         return model.to(self.device).eval()
 

@@ -83,34 +83,28 @@ for heading, commands in COMMANDS.items():
             add_command(app, name, command, heading)
 
 
-def _print_version(value: bool) -> None:
-    if not value:
-        return
-    from importlib.metadata import version
-
-    from hf_bert_impl import __version__
-
-    typer.echo(f"hf_bert_impl {__version__}")
-    for package in ("transformers", "torch"):
-        typer.echo(f"{package} {version(package)}")
-    raise typer.Exit
-
-
-@app.callback()
+@app.callback(invoke_without_command=True)
 def options(
     debug: Annotated[
         bool, typer.Option("--debug", help="Show tracebacks and the libraries' own messages.")
     ] = False,
     version: Annotated[
-        bool,
-        typer.Option(
-            "--version", help="Print the versions and exit.", callback=_print_version, is_eager=True
-        ),
+        bool, typer.Option("--version", help="Print the versions and exit.")
     ] = False,
 ) -> None:
     """Use, train, check, convert and publish BERT models."""
     if debug:
         errors.debug = True
+    if not version:
+        return
+    from importlib.metadata import version as version_of
+
+    from hf_bert_impl import __version__
+
+    typer.echo(f"hf_bert_impl {__version__}")
+    for package in ("transformers", "torch"):
+        typer.echo(f"{package} {version_of(package)}")
+    raise typer.Exit
 
 
 def main(argv: Sequence[str] | None = None) -> int:

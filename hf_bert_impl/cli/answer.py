@@ -11,7 +11,6 @@ from typing import IO, Any, ClassVar
 
 from rich.text import Text
 
-from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.bulk import JobOptions, PartOptions, run_job
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import OPTIONAL
@@ -115,9 +114,8 @@ class Answer(AnswerOptions, PartOptions):
             from hf_bert_impl.inference.question_file import answer_records
             from hf_bert_impl.progress import text_progress
 
-            checkpoint = checkpoints.open_checkpoint(self.model, True, any_family=True)
             pipeline = QuestionAnsweringPipeline.from_pretrained(
-                checkpoint.path, dtype=self.dtype, batch_invariant=self.batch_invariant, **options
+                self.model, dtype=self.dtype, batch_invariant=self.batch_invariant, **options
             )
             records = iter(questions) if self.file is None else read_questions(self.file, shared)
             progress = text_progress(self.file is not None and not self.quiet, total)

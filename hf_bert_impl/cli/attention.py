@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from hf_bert_impl import checkpoints
+from hf_bert_impl.checkpoints import open_checkpoint
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import OPTIONAL
 from hf_bert_impl.cli.output_checks import check_output_file
@@ -61,10 +61,10 @@ class Attention:
             for name, text in (("layers", self.layers), ("heads", self.heads))
         }
         with quiet_libraries():
+            checkpoint = open_checkpoint(self.model)
             from hf_bert_impl.visualization import AttentionPage, draw_attention
             from hf_bert_impl.visualization.attention_maps import load_maps
 
-            checkpoint = checkpoints.open_checkpoint(self.model)
             maps = load_maps(checkpoint, self.text, self.text_b, **chosen)
             if self.output is not None:
                 AttentionPage(maps).save(self.output)

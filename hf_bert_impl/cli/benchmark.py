@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import ClassVar
 
 from rich.console import Console
 from rich.live import Live
 
-from hf_bert_impl import checkpoints
 from hf_bert_impl.benchmark.peers import RANDOM, Settings, Source
+from hf_bert_impl.checkpoints import open_checkpoint
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import OPTIONAL
 from hf_bert_impl.cli.output_checks import check_output_file
@@ -28,6 +29,8 @@ class Benchmark(Settings):
 
     Example: hf-bert benchmark --random base --cases short,sentence --output results.json
     """
+
+    TAKES_BARE: ClassVar = True
 
     model: str | None = dataclasses.field(default=None, metadata=OPTIONAL)
     """A folder or a hub id; without it, random weights."""
@@ -51,7 +54,7 @@ class Benchmark(Settings):
         with quiet_libraries():
             path = self.model
             if path is not None:
-                path = checkpoints.open_checkpoint(path, any_family=True).path
+                path = open_checkpoint(path, any_family=True).path
             random = self.random or ("minilm" if self.quick else "base")
             source = Source(path, random, _device(self.device))
             # No refreshing thread: it would take time from the measured one.

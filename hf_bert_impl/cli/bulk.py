@@ -16,7 +16,6 @@ from hf_bert_impl.data.text_input import Columns, find_inputs
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.json_files import to_json
-from hf_bert_impl.head_names import check_name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,7 +87,6 @@ def run_job(
     output = given.output
     check_output(given, endings)
     inputs = find_inputs(given.file)
-    check_name(given.model)
     if output.suffix != ".npy":
         require("pyarrow", "train", "writing Parquet")
     folder = Path(given.model).expanduser()  # workers begin in other folders

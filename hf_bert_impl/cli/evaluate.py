@@ -9,13 +9,13 @@ from typing import ClassVar
 
 import typer
 
-from hf_bert_impl import checkpoints
+from hf_bert_impl.checkpoints import open_checkpoint
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.evaluate_senteval import SentEval
 from hf_bert_impl.cli.evaluate_squad import Squad
 from hf_bert_impl.cli.options import add_command
 from hf_bert_impl.cli.reports import show_table
-from hf_bert_impl.cli.shared_options import DataOptions, only
+from hf_bert_impl.cli.shared_options import DataOptions, EncoderOptions, only
 from hf_bert_impl.tasks.probe_options import PROTOCOLS, ProbeOptions
 
 app = typer.Typer(
@@ -28,7 +28,7 @@ app = typer.Typer(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Sts:
+class Sts(EncoderOptions):
     """Correlate cosines of sentence vectors with human similarity scores.
 
     Correlations are multiplied by 100. Lines without a score are skipped.
@@ -36,12 +36,9 @@ class Sts:
     Example: hf-bert evaluate sts sentence-transformers/all-MiniLM-L6-v2 sts/2014
     """
 
-    model: str
     data: str
     """Lines of score, sentence and sentence with tabs between, or a .jsonl, .json or .parquet with
     score, sentence1 and sentence2, or a folder of such files."""
-    pooling: str | None = None
-    batch_invariant: bool = False
     plot: Path | None = None
     as_json: bool = False
 
@@ -51,12 +48,7 @@ class Sts:
 
         with quiet_libraries():
             files = read_sts(self.data)
-            from hf_bert_impl.text_encoder import TextEncoder
-
-            encoder = TextEncoder(
-                self.model, pooling=self.pooling, batch_invariant=self.batch_invariant
-            )
-            total, by_file = evaluate_sts(encoder.encode, files)
+            total, by_file = evaluate_sts(self.load().encode, files)
         title = f"{_last(self.model)}: {_last(self.data)}"
         if self.plot is not None:
             from hf_bert_impl.tasks.pictures import draw_bars
@@ -73,14 +65,13 @@ class Sts:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Probe(DataOptions, ProbeOptions):
+class Probe(DataOptions, ProbeOptions, EncoderOptions):
     """Train logistic regression on fixed sentence vectors, as SentEval does.
 
     Example: hf-bert evaluate probe MODEL train.tsv --test test.tsv --text-column 0
     --label-column 1
     """
 
-    model: str
     train: str
     """Training data; without --test it is cross-validated."""
     validation: str | None = None
@@ -89,8 +80,6 @@ class Probe(DataOptions, ProbeOptions):
     """Data to score."""
     protocol: str = dataclasses.field(default="classification", metadata={"choices": PROTOCOLS})
     """classification, pair, entailment or relatedness."""
-    pooling: str | None = None
-    batch_invariant: bool = False
     plot: Path | None = None
     as_json: bool = False
 
@@ -102,12 +91,7 @@ class Probe(DataOptions, ProbeOptions):
         with quiet_libraries():
             sources = {name: source for name, source in named.items() if source is not None}
             task, examples = read_probe(self.protocol, sources, self.columns, self.dataset)
-            from hf_bert_impl.text_encoder import TextEncoder
-
-            encoder = TextEncoder(
-                self.model, pooling=self.pooling, batch_invariant=self.batch_invariant
-            )
-            batcher = encoder_batcher(encoder.encode)
+            batcher = encoder_batcher(self.load().encode)
             options = only(ProbeOptions, self)
             result = run_probe(self.protocol, task, examples, batcher, options=options)
         title = f"{_last(self.model)}: {self.protocol} by logistic regression"
@@ -150,12 +134,12 @@ class Task(Scored, DataOptions):
 
     def run(self) -> None:
         """Scores, and prints the scores."""
-        from hf_bert_impl.inference.loading import load_config
-        from hf_bert_impl.tasks.evaluation import evaluate_task, task_for_model
-
         with quiet_libraries():
-            checkpoint = checkpoints.open_checkpoint(self.model, True, any_family=True)
-            config = load_config(checkpoint.path)
+            checkpoint = open_checkpoint(self.model, any_family=True)
+            from hf_bert_impl.inference.loading import load_config
+            from hf_bert_impl.tasks.evaluation import evaluate_task, task_for_model
+
+            config = load_config(checkpoint)
             task = task_for_model(self.TASK, config, self.columns, self.dataset)
             scores, split, outputs = evaluate_task(
                 task, checkpoint.path, self.data, self.max_length, self.batch_invariant
@@ -218,6 +202,7 @@ class MaskedLM(Scored):
 
     def run(self) -> None:
         """Predicts the tokens, and prints the result."""
+        from hf_bert_impl.inference.loading import load_tokenizer
         from hf_bert_impl.progress import text_progress
         from hf_bert_impl.tasks.base import Columns
         from hf_bert_impl.tasks.evaluation import load_fine_tuned
@@ -226,11 +211,11 @@ class MaskedLM(Scored):
 
         invariant = self.batch_invariant
         with quiet_libraries():
-            checkpoint = checkpoints.open_checkpoint(self.model, any_family=True)
-            tokenizer = checkpoints.load_tokenizer(checkpoint)
+            path = open_checkpoint(self.model, any_family=True).path
+            tokenizer = load_tokenizer(path)
             task = make_task("masked-lm", Columns(self.text_column), self.dataset)
             texts = [example.text for example in task.read(self.data)][: self.limit]
-            loaded = load_fine_tuned(checkpoint.path, task.head, batch_invariant=invariant)
+            loaded = load_fine_tuned(path, task.head, batch_invariant=invariant)
             with text_progress(not self.quiet, len(texts)) as advance:
                 result = pseudo_perplexity(loaded, tokenizer, texts, self.max_length, advance)
         rows = [

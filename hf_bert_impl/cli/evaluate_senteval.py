@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.cli.reports import show_table
-from hf_bert_impl.cli.shared_options import only
+from hf_bert_impl.cli.shared_options import EncoderOptions, only
 from hf_bert_impl.files.json_files import write_json
 from hf_bert_impl.progress import progress_bar
 from hf_bert_impl.tasks.probe_options import ProbeOptions
@@ -31,7 +31,7 @@ HEADS = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SentEval(ProbeOptions):
+class SentEval(ProbeOptions, EncoderOptions):
     """Score sentence vectors on SentEval's tasks by its protocols.
 
     MR, CR, SUBJ and MPQA are cross-validated. TREC, MRPC, SST2, SST5, SNLI, SICK and STS-B have
@@ -40,13 +40,10 @@ class SentEval(ProbeOptions):
     Example: hf-bert evaluate senteval sentence-transformers/all-MiniLM-L6-v2 SentEval/data
     """
 
-    model: str
     data: str
     """SentEval's folder `data`, or `downstream` in it."""
     tasks: tuple[str, ...] = ()
     """Only these tasks, as in MR,CR,STS-B; None for all in DATA."""
-    pooling: str | None = None
-    batch_invariant: bool = False
     output: Path | None = None
     """Write the result to this .json."""
     overwrite: bool = False
@@ -58,16 +55,16 @@ class SentEval(ProbeOptions):
         """Scores, and prints the table."""
         if self.output is not None:
             check_output_file("--output", self.output, self.overwrite, endings=(".json",))
+        from hf_bert_impl.tasks.senteval_files import find_tasks
+
+        find_tasks(self.data, self.tasks or None)  # before torch is imported
         with quiet_libraries():
             from hf_bert_impl.tasks.probes import encoder_batcher
             from hf_bert_impl.tasks.senteval import read_senteval, run_senteval
-            from hf_bert_impl.text_encoder import TextEncoder
 
             options = only(ProbeOptions, self)
             data_sets = read_senteval(self.data, self.tasks or None, options)
-            encoder = TextEncoder(
-                self.model, pooling=self.pooling, batch_invariant=self.batch_invariant
-            )
+            batcher = encoder_batcher(self.load().encode)
             begun: dict[str, None] = {}
             with progress_bar(not self.quiet, len(data_sets)) as update:
 
@@ -75,7 +72,6 @@ class SentEval(ProbeOptions):
                     begun[name] = None
                     update(len(begun) - 1 + share, f"{name}: {what}")
 
-                batcher = encoder_batcher(encoder.encode)
                 results = run_senteval(data_sets, batcher, options=options, progress=progress)
         report = _report(self.model, options, results)
         if self.output is not None:

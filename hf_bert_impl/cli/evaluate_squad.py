@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import typer
 
-from hf_bert_impl import checkpoints
+from hf_bert_impl.checkpoints import open_checkpoint
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.reports import show_table
 from hf_bert_impl.cli.shared_options import refuse_unused
@@ -115,7 +115,7 @@ class Squad:
         return metrics
 
     def _score_model(self, questions: Any) -> dict[str, float]:
-        checkpoint = checkpoints.open_checkpoint(self.model, True, any_family=True)
+        checkpoint = open_checkpoint(self.model, True, any_family=True)
         from hf_bert_impl.tasks import squad
 
         return squad.evaluate_checkpoint(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import ClassVar
 
 import typer
 
-from hf_bert_impl import checkpoints
+from hf_bert_impl.checkpoints import open_checkpoint
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.reports import failure_shown
 from hf_bert_impl.export import FILES, check_options, check_packages, export_model
@@ -26,6 +27,8 @@ class Export:
     Example: hf-bert export sentence-transformers/all-MiniLM-L6-v2 -o minilm-onnx --format onnx
     """
 
+    TAKES_BARE: ClassVar = True
+
     model: str
     output: Path
     format: str = dataclasses.field(default="onnx", metadata={"choices": FILES})
@@ -39,13 +42,15 @@ class Export:
         """Exports, and prints the comparison."""
         check_options(self.format, self.opset)
         check_output(self.output, [Path(self.model).expanduser()], None)
-        checkpoint = checkpoints.open_checkpoint(self.model)
+        checkpoint = open_checkpoint(self.model)
         check_packages(self.format)
         with quiet_libraries():
             import torch
 
-            loaded, _ = checkpoints.load_whole(checkpoint, None, dtype=torch.float32)
-            tokenizer = checkpoints.load_own_tokenizer(checkpoint)
+            from hf_bert_impl.inference.loading import load_own_tokenizer, load_whole
+
+            loaded, _ = load_whole(checkpoint, dtype=torch.float32)
+            tokenizer = load_own_tokenizer(checkpoint.path)
             with failure_shown():
                 exported = export_model(
                     loaded,

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from rich.text import Text
 
-from hf_bert_impl import checkpoints
+from hf_bert_impl.checkpoints import open_checkpoint
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.tables import console, print_table
@@ -33,18 +33,23 @@ class FillMask:
     def run(self) -> None:
         """Prints the tokens."""
         with quiet_libraries():
+            checkpoint = open_checkpoint(self.model, any_family=True)
             import torch
 
             from hf_bert_impl.encoders.lengths import longest_sequence
-            from hf_bert_impl.inference.loading import load_config, prepare_model
+            from hf_bert_impl.inference.loading import (
+                load_config,
+                load_tokenizer,
+                load_whole,
+                prepare_model,
+            )
             from hf_bert_impl.inference.masked_words import best_tokens, encode_masked
 
-            checkpoint = checkpoints.open_checkpoint(self.model, any_family=True)
-            tokenizer = checkpoints.load_tokenizer(checkpoint)
+            tokenizer = load_tokenizer(checkpoint.path)
             # Checked before the weights are loaded.
-            limit = longest_sequence(load_config(checkpoint.path))
+            limit = longest_sequence(load_config(checkpoint))
             ids = encode_masked(tokenizer, self.text, limit)
-            loaded: Any = checkpoints.load_whole(checkpoint, "masked-lm", dtype=torch.float32)[0]
+            loaded, _ = load_whole(checkpoint, "masked-lm", dtype=torch.float32)
             if not checkpoint.is_bert:
                 prepare_model(loaded, None)
             (masks,) = best_tokens(loaded, tokenizer, [ids], self.top_k)

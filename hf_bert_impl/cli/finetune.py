@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import typer
 
-from hf_bert_impl import checkpoints
+from hf_bert_impl.checkpoints import open_checkpoint
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import OPTIONAL
 from hf_bert_impl.cli.shared_options import TASKS, DataOptions, only
@@ -63,7 +63,7 @@ class Finetune(FinetuningOptions, DataOptions):
         is_quiet = self.quiet or not is_first
         repository = self.push_to_hub if is_first else None
         with quiet_libraries():
-            checkpoint = checkpoints.open_checkpoint(self.model, with_tokenizer=True)
+            checkpoint = open_checkpoint(self.model)
             from hf_bert_impl.tasks.registry import GLUE, make_task
             from hf_bert_impl.training.finetuning import Sources, finetune
             from hf_bert_impl.training.finetuning_output import check_new, unfinished

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.files.atomic import check_place
 
 
 def check_output_file(
@@ -37,13 +38,7 @@ def check_output_file(
         *first, last = endings
         allowed = f"{', '.join(first)} or {last}" if first else last
         raise InputError(f"{option} is {file}. End its name in {allowed}.")
-    if not file.absolute().parent.is_dir():
-        raise InputError(
-            f"There is no folder {file.parent} for {option} {file.name}. Create it: mkdir "
-            f"-p {file.parent}"
-        )
-    if file.is_dir():
-        raise InputError(f"{option} {file} is a folder. Name a file, such as {file / 'result'}.")
+    check_place(file, option)
     check_sources((file, *others), sources)
     if os.path.lexists(file) and not overwrite:
         raise InputError(

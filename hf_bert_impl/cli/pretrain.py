@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import typer
 
-from hf_bert_impl import checkpoints
+from hf_bert_impl.checkpoints import open_checkpoint
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.shared_options import only
 from hf_bert_impl.data.option_ranges import COUNT
@@ -78,7 +78,7 @@ class Pretrain(PretrainingOptions):
         repository = self.push_to_hub if is_first else None
         with quiet_libraries(), dataset_bars(not is_quiet):
             if self.model is not None:
-                checkpoints.open_checkpoint(self.model)
+                open_checkpoint(self.model)
             if repository is not None:
                 from hf_bert_impl.hub.uploading import reserve
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import typer
 
-from hf_bert_impl import checkpoints
+from hf_bert_impl.checkpoints import open_checkpoint
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.reports import failure_shown, show_speed
 from hf_bert_impl.cli.shared_options import only
@@ -33,6 +33,8 @@ class Push(PushOptions):
     Example: hf-bert push ./trained me/my-bert --dry-run ./repository
     """
 
+    TAKES_BARE: ClassVar = True
+
     model: str
     repo_id: str
     """NAME or OWNER/NAME on the hub."""
@@ -42,11 +44,12 @@ class Push(PushOptions):
         """Publishes, and prints what was published."""
         self.check(self.repo_id)
         with quiet_libraries():
+            checkpoint = open_checkpoint(self.model)
             from hf_bert_impl.hub.pushing import push
+            from hf_bert_impl.inference.loading import load_own_tokenizer, load_whole
 
-            checkpoint = checkpoints.open_checkpoint(self.model)
-            loaded, left_out = checkpoints.load_whole(checkpoint, dtype="auto")
-            tokenizer = checkpoints.load_own_tokenizer(checkpoint)
+            loaded, left_out = load_whole(checkpoint, dtype="auto")
+            tokenizer = load_own_tokenizer(checkpoint.path)
             options = dataclasses.asdict(only(PushOptions, self))
             try:
                 with failure_shown(self.as_json):

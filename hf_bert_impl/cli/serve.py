@@ -10,7 +10,6 @@ import typer
 
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.shared_options import only
-from hf_bert_impl.head_names import check_name
 from hf_bert_impl.serving.options import KEY_VARIABLE, LOOPBACK, PATHS, ServingOptions
 
 
@@ -31,7 +30,6 @@ class Serve(ServingOptions):
     def run(self) -> None:
         """Serves until it is told to stop."""
         self.check()
-        check_name(self.model)
         from hf_bert_impl.serving.server import serve
 
         def ready(address: str, info: Any) -> None:

@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import typer
 
+from hf_bert_impl.checkpoints import check_model
 from hf_bert_impl.cli.errors import usage
 from hf_bert_impl.data.option_ranges import check_ranges
 from hf_bert_impl.errors import InputError, MissingFile, check_choice
 from hf_bert_impl.figures import check_picture
 from hf_bert_impl.files.output_folder import FILES, check_output
 from hf_bert_impl.head_names import HEADS, check_name, class_of
+from hf_bert_impl.tokenizer_files import require_tokenizer
 from hf_bert_impl.training.launch import check_not_refused
 
 if TYPE_CHECKING:
     from hf_bert_impl.tasks.base import Columns
+    from hf_bert_impl.text_encoder import TextEncoder
 
 Options = TypeVar("Options")
 #: Help of fields without their own line.
@@ -53,8 +56,6 @@ FLAGS = {
 }
 #: Fields that name files and folders to read, or splits of a dataset.
 INPUTS = ("files", "train", "validation", "test", "data", "na_prob", "reference")
-#: Files of which a model's folder has one.
-MODEL_FILES = ("config.json", "modules.json", "adapter_config.json")
 #: Tasks of `finetune`. Those of GLUE have a dataset of their own.
 TASKS = (
     *("classification", "regression", "token-classification"),
@@ -87,6 +88,21 @@ class DataOptions:
         return Columns(self.text_column, self.text_pair_column, self.label_column)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderOptions:
+    """Sentence vectors of a model."""
+
+    model: str
+    pooling: str | None = None
+    batch_invariant: bool = False
+
+    def load(self) -> TextEncoder:
+        """Loads the model."""
+        from hf_bert_impl.text_encoder import TextEncoder
+
+        return TextEncoder(self.model, pooling=self.pooling, batch_invariant=self.batch_invariant)
+
+
 def check_order(context: typer.Context, takes_file: bool) -> None:
     """Checks that the model is the first of several arguments.
 
@@ -109,28 +125,29 @@ def check_paths(kind: Any, values: Mapping[str, Any]) -> None:
     """Checks the names of models, input files and output folders, before torch is imported.
 
     Args:
-        kind: The dataclass of a command. With `TAKES_FILE` its model may be a file. With `TRAINS`
-            its output is a folder, and a launcher may start it.
+        kind: The dataclass of a command. With `TAKES_FILE` its model may be a file, and with
+            `TAKES_BARE` lack a tokenizer. With `TRAINS` its output is a folder, and a launcher may
+            start it.
         values: Its options.
 
     Raises:
-        InputError: A folder has no model, a name cannot be a model's or the output a folder's, or
-            an earlier start was refused.
+        InputError: A folder has no model or tokenizer, a name cannot be a model's or the output a
+            folder's, or an earlier start was refused.
         MissingFile: A folder or a file does not exist.
     """
     if trains := getattr(kind, "TRAINS", False):
         check_not_refused()
     model: Any = values.get("model")
     takes_file, files = getattr(kind, "TAKES_FILE", False), list[str | Path]()
-    for name in (None if takes_file else model, values.get("tokenizer")):
-        if name is not None:
-            check_name(name)
+    tokenizer = values.get("tokenizer")
+    if tokenizer is not None:
+        check_name(tokenizer)
+        require_tokenizer(tokenizer)
+    if model is not None and not takes_file:
+        check_model(model, tokenizer is None and not getattr(kind, "TAKES_BARE", False))
     folder = Path(model or "").expanduser()
     if takes_file and (folder.is_absolute() or folder.suffix in FILES or model[:1] in (".", "~")):
         files.append(model)  # other names may be hub ids
-    has_model = any((folder / name).is_file() for name in MODEL_FILES)
-    if model and not takes_file and folder.is_dir() and not has_model:
-        raise InputError(f"{model} has no config.json. Give the folder that save_pretrained wrote.")
     if values.get("dataset") is None and values.get("task") in (None, *TASKS):
         names = (*INPUTS, "config") if takes_file else INPUTS
         for value in filter(None, map(values.get, names)):

@@ -10,7 +10,6 @@ from typing import Any
 
 import typer
 
-from hf_bert_impl.checkpoints import TOKENIZERS
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import add_command
 from hf_bert_impl.cli.output_checks import check_sources
@@ -20,6 +19,7 @@ from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.files.output_folder import check_output as check_output_folder
 from hf_bert_impl.tables import console, print_table
+from hf_bert_impl.tokenizer_files import TOKENIZERS
 
 #: The files of a tokenizer.
 WRITTEN = (*TOKENIZERS, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")

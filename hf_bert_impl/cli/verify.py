@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import typer
 
-from hf_bert_impl import checkpoints
+from hf_bert_impl.checkpoints import open_checkpoint
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.reports import show
 from hf_bert_impl.cli.shared_options import only, refuse_unused
@@ -28,6 +28,8 @@ class Verify(VerifyOptions):
     Example: hf-bert verify google-bert/bert-base-cased --gradients
     """
 
+    TAKES_BARE: ClassVar = True
+
     model: str
     head: str | None = None
     heads: bool = False
@@ -44,8 +46,8 @@ class Verify(VerifyOptions):
         report: Any
         shown = {}
         with quiet_libraries():
-            checkpoint = checkpoints.open_checkpoint(
-                self.model, any_family=not self.batch_invariant
+            checkpoint = open_checkpoint(
+                self.model, bool(self.text), any_family=not self.batch_invariant
             )
             if self.batch_invariant:
                 from hf_bert_impl.parity.batch_invariance import verify_batch_invariance

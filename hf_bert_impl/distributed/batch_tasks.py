@@ -250,12 +250,12 @@ class Classify(BatchTask):
         token_budget: int | None = None,
         threads: int | None = None,
     ) -> None:
-        from hf_bert_impl import checkpoints
         from hf_bert_impl.inference.classifier import TextClassifier
+        from hf_bert_impl.inference.loading import load_prepared
 
         super().__init__(threads, (column,), (output_column, score_column))
         head = "sequence-classification"
-        loaded, tokenizer = checkpoints.load_prepared(model, head, dtype, batch_invariant)
+        loaded, tokenizer = load_prepared(model, head, dtype, batch_invariant)
         self.classifier = self.counter = TextClassifier(loaded, tokenizer, token_budget)
         self.model = loaded
         self._labels = np.array(self.classifier.labels, dtype=object)

@@ -36,6 +36,7 @@ from hf_bert_impl.distributed.batch_tasks import facts_of
 from hf_bert_impl.errors import InputError, InputNote, one_line
 from hf_bert_impl.files.atomic import atomic_file, sync
 from hf_bert_impl.files.json_files import read_json, write_json
+from hf_bert_impl.files.lock import lock_file
 from hf_bert_impl.files.text import escaped
 from hf_bert_impl.finite import NotFinite
 
@@ -233,7 +234,8 @@ class Job:
             kind = "a file" if folder.exists() else "a dangling link"
             raise InputError(f"{folder} is {kind}, not a folder. Choose another output.")
         if not (folder / JOB).exists():
-            if any(not file.name.startswith(".partial-") for file in folder.glob("*")):
+            passed = (".partial-", lock_file(folder).name)
+            if any(not file.name.startswith(passed) for file in folder.glob("*")):
                 raise InputError(
                     f"{folder} holds files that no job has written. Choose an empty folder."
                 )
@@ -264,12 +266,20 @@ class Job:
         return None if is_finished and not overwrite else bool(differences) or is_finished
 
     def discard(self) -> None:
-        """Removes the folder; renamed before, because half of it would look like a job."""
-        gone = self.folder.with_name(f".{self.folder.name}.gone")
-        shutil.rmtree(gone, ignore_errors=True)
-        if self.folder.exists():
+        """Removes the chunks, so that what a kill leaves is either a job or none.
+
+        The folder itself may be a mounted one, or a link to another.
+        """
+        gone = self.folder
+        if self.is_file and gone.exists():
+            gone = self.folder.with_name(f".{self.folder.name}.gone")
+            shutil.rmtree(gone, ignore_errors=True)
             os.rename(self.folder, gone)
-            shutil.rmtree(gone)
+        for file in sorted(gone.glob("*"), key=lambda file: file.name == JOB):  # which is last
+            if file.name != lock_file(gone).name:
+                shutil.rmtree(file) if file.is_dir() else file.unlink()
+        with contextlib.suppress(OSError):
+            gone.rmdir()
 
     def finish(self, parts: list[Path], rows: int, rejects: Iterable[str]) -> None:
         """Writes the rejected rows, then the output or its manifest; `rows` counts both."""
@@ -320,7 +330,14 @@ def _check_id(place: str, identifier: Any, kind: type | None, known: sqlite3.Con
         )
     if kind is str:
         check_record_text(f"the id in {place}", identifier)
-    if not known.execute("INSERT OR IGNORE INTO ids VALUES (?)", (identifier,)).rowcount:
+    try:
+        is_new = known.execute("INSERT OR IGNORE INTO ids VALUES (?)", (identifier,)).rowcount
+    except sqlite3.Error as error:  # not of this row
+        raise OSError(
+            f"the ids do not fit on the disk of temporary files ({error}). Free some space, or set "
+            "SQLITE_TMPDIR to another folder"
+        ) from error
+    if not is_new:
         raise InputError(
             f"{place} repeats the id {identifier!r:.60}. Make ids unique, or leave `id_column` "
             "out.",

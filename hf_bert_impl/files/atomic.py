@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from hf_bert_impl.errors import InputError
+
 #: Prefix of partial files; a killed process leaves them behind.
 PARTIAL = ".partial-"
 
@@ -44,15 +46,52 @@ def atomic_files(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """A temporary name with the same ending for one file, which is moved to `path` at the end."""
+    """A temporary name with the same ending for one file, which is moved to `path` at the end.
+
+    Raises:
+        InputError: The disk is full.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f"{PARTIAL}{secrets.token_hex(8)}{path.suffix}")
     try:
         yield fresh
         sync(fresh)
         os.replace(fresh, path)
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        raise unwritable(path, error) from error
     finally:
         fresh.unlink(missing_ok=True)
+
+
+def check_place(file: Path, what: str) -> None:
+    """Checks early that a file can be written.
+
+    Args:
+        file: The file.
+        what: Its purpose or option, for messages.
+
+    Raises:
+        InputError: It is a folder, or its folder is missing or not writable.
+    """
+    if not file.absolute().parent.is_dir():
+        raise InputError(
+            f"There is no folder {file.parent} for {what}. Create it: mkdir -p {file.parent}"
+        )
+    if file.is_dir():
+        raise InputError(f"{file} is a folder. Name a file for {what}, such as {file / 'result'}.")
+    if not os.access(file.absolute().parent, os.W_OK):
+        raise unwritable(file, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+
+
+def unwritable(output: Path, error: BaseException) -> InputError:
+    """The error for an output that cannot be written."""
+    return InputError(
+        f"{output!s:.200} cannot be written "
+        f"({getattr(error, 'strerror', None) or error}). Free some disk space, or "
+        "choose another place."
+    )
 
 
 def swap_in(fresh: Path, folder: Path) -> Path | None:
@@ -95,8 +134,8 @@ def sync(path: Path) -> None:
 
 def is_disk_full(error: BaseException) -> bool:
     """Whether an exception of any library means a full disk."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return True
-    # safetensors reports it in words, torch by the name of its writer.
-    words = ("No space left", "PytorchStreamWriter", "inline_container")
+    # safetensors and NumPy report it in words, torch by the name of its writer.
+    words = ("No space left", " requested and ", "PytorchStreamWriter", "inline_container")
     return any(word in str(error) for word in words)

@@ -10,6 +10,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.files.atomic import unwritable
 
 
 @contextlib.contextmanager
@@ -57,15 +58,6 @@ def lock_file(output: Path) -> Path:
     if not os.access(place, os.W_OK) and output.is_dir():
         place = output  # such as a mounted folder
     return place / f".{output.name}.lock"
-
-
-def unwritable(output: Path, error: BaseException) -> InputError:
-    """The error for an output that cannot be written."""
-    return InputError(
-        f"{output!s:.200} cannot be written "
-        f"({getattr(error, 'strerror', None) or error}). Free some disk space, or "
-        "choose another place."
-    )
 
 
 def _remove_empty(folder: Path) -> None:

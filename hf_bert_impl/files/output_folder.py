@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.files.atomic import swap_in
-from hf_bert_impl.files.lock import lock_file, output_lock, unwritable
+from hf_bert_impl.files.atomic import swap_in, unwritable
+from hf_bert_impl.files.lock import lock_file, output_lock
 
 #: Endings of files, with which no new folder begins.
 FILES = (

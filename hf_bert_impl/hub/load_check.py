@@ -20,7 +20,6 @@ from transformers.utils import ModelOutput
 from hf_bert_impl.auto import MODEL_CLASSES
 from hf_bert_impl.hub import load_check_child
 from hf_bert_impl.hub.saving import loads_in_stock
-from hf_bert_impl.inference.loading import brings_code
 from hf_bert_impl.parity import ParityReport, ParityRow, attended_positions, compare_outputs
 from hf_bert_impl.parity.batches import (
     parity_batches,
@@ -28,6 +27,7 @@ from hf_bert_impl.parity.batches import (
     token_ids,
     tokenizer_texts,
 )
+from hf_bert_impl.tokenizer_files import brings_code
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

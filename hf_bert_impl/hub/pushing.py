@@ -140,7 +140,7 @@ def push_folder(folder: Path, repo_id: str, model_class: type[PreTrainedModel]) 
     """
     model = model_class.from_pretrained(folder)
     try:
-        return push(model, repo_id, tokenizer=load_tokenizer(str(folder), {}), source=folder)
+        return push(model, repo_id, tokenizer=load_tokenizer(str(folder)), source=folder)
     except (PushError, CheckFailed) as error:
         raise InputError(
             f"The model could not be uploaded to {repo_id} ({one_line(error)}). It is "

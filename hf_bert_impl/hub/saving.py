@@ -19,7 +19,7 @@ import hf_bert_impl.model
 from hf_bert_impl.auto import MODEL_CLASSES
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.files.json_files import read_json
-from hf_bert_impl.inference.loading import (
+from hf_bert_impl.tokenizer_files import (
     TOKENIZER_CONFIG,
     brings_code,
     named_tokenizer,
@@ -102,7 +102,7 @@ def save_with_code(
 
 
 def _save_tokenizer(tokenizer: Any, folder: Path, source: Path | None) -> None:
-    named = None if source is None else named_tokenizer(str(source), {})
+    named = None if source is None else named_tokenizer(str(source))
     if named is not None and named.code is not None and not brings_code(tokenizer):
         raise InputError(
             f"The tokenizer of {source} has code of its own ({named.code}), which is not "

@@ -1,19 +1,11 @@
 """Load models and tokenizers, in a precision and on a device."""
 
-import dataclasses
-import re
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from transformers import AutoTokenizer
-from transformers.models.auto.tokenization_auto import (
-    TOKENIZER_MAPPING_NAMES,
-    tokenizer_class_from_name,
-)
-from transformers.utils import CONFIG_NAME, cached_file
+from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 
 from hf_bert_impl.checkpoint_files import (
     check_mismatched,
@@ -22,71 +14,51 @@ from hf_bert_impl.checkpoint_files import (
     check_tokenizer,
     explained,
 )
+from hf_bert_impl.checkpoints import Checkpoint, class_name, open_checkpoint
 from hf_bert_impl.encoders.weights import adapt
 from hf_bert_impl.errors import InputError, check_choice, check_whole, one_line
-from hf_bert_impl.files.json_files import read_json
 from hf_bert_impl.finite import check_finite
-from hf_bert_impl.head_names import BERT_TYPES, in_family
 from hf_bert_impl.model import modeling_bert
 from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.kernels import DTYPES as FLOAT_DTYPES
 from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
 from hf_bert_impl.tokenization_bert import BertTokenizer
+from hf_bert_impl.tokenizer_files import (
+    OWN,
+    TokenizerClass,
+    UnusableTokenizer,
+    has_tokenizer,
+    named_tokenizer,
+    require_tokenizer,
+)
 
 #: Names of `dtype`, and the dtype of the loaded weights.
 DTYPES = FLOAT_DTYPES | dict.fromkeys(("int8", "auto"), torch.float32)
 #: Names of `dtype` that need a prepared model.
 PREPARED_DTYPES = ("int8", "auto")
-TOKENIZER_CONFIG = "tokenizer_config.json"
-#: Names of BERT's tokenizer in transformers 4 and 5.
-_OWN = ("BertTokenizer", "BertTokenizerFast")
-#: The tokenizer code that `hf-bert push` uploads with a model.
-_OWN_CODE = "tokenization_bert.BertTokenizer"
-#: Tokenizer files of every class.
-_COMMON_FILES = (
-    TOKENIZER_CONFIG,
-    "tokenizer.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-)
-#: Files that belong to no tokenizer.
-_NOT_TOKENIZER = re.compile(
-    r"\..*|(bert_)?config\.json|generation_config\.json|.*\.index\.json|README\.md|modules\.json|"
-    r"config_sentence_transformers\.json|sentence_bert_config\.json|conversion_report\.json|"
-    r".*\.(safetensors|bin|pt|pth|ckpt|h5|msgpack|onnx|npz|npy|index|data-\d+-of-\d+)",
-)
 
 
-class UnusableTokenizer(InputError):
-    """A tokenizer with custom code, or with a missing library."""
-
-
-def class_to_load(path: str, name: str) -> Any:
-    """The class to load a checkpoint: this package's, or transformers' for another family.
+def class_to_load(checkpoint: Checkpoint, head: str | None = None) -> Any:
+    """The class of this package for BERT, or of transformers for another family.
 
     Args:
-        path: A folder or a hub id.
-        name: The class for BERT, such as "BertForQuestionAnswering".
+        checkpoint: An open checkpoint.
+        head: As for `class_name`.
 
     Raises:
-        InputError: The family has no such class.
+        InputError: The head is unknown, or the family has no such class.
     """
-    return named_class(in_family(name, read_fields(path, CONFIG_NAME, {}).get("model_type")))
-
-
-def named_class(name: str) -> Any:
-    """The class of this package for BERT, or of transformers; InputError if there is none."""
+    name = class_name(checkpoint, head)
     cls = getattr(modeling_bert, name, None) or getattr(transformers, name, None)
     if cls is None:
         raise InputError(f"There is no {name}. Choose another `head`.", "head")
     return cls
 
 
-def load_config(path: str) -> Any:
-    """The config of a checkpoint of BERT or of another family: a folder or a hub id."""
-    kind = class_to_load(path, "BertModel").config_class
-    return kind.from_pretrained(path, trust_remote_code=False)
+def load_config(checkpoint: Checkpoint) -> Any:
+    """The config of a checkpoint of BERT or of another family."""
+    kind = class_to_load(checkpoint, "base").config_class
+    return kind.from_pretrained(checkpoint.path, trust_remote_code=False)
 
 
 def prepare_model(model: Any, dtype: str | torch.dtype | None) -> Any:
@@ -96,14 +68,13 @@ def prepare_model(model: Any, dtype: str | torch.dtype | None) -> Any:
 
 
 def load_model(
-    path: str, cls: Any, shown: object = None, **options: Any
+    checkpoint: Checkpoint, head: str | None = None, **options: Any
 ) -> tuple[Any, dict[str, Any]]:
     """Loads a model, whose weights must be of the config's sizes and finite.
 
     Args:
-        path: A folder or a hub id.
-        cls: The class to load it with.
-        shown: The source for messages; None for `path`.
+        checkpoint: An open checkpoint.
+        head: As for `class_name`.
         **options: Further arguments of `from_pretrained`.
 
     Returns:
@@ -112,8 +83,8 @@ def load_model(
     Raises:
         ValueError, OSError: The weights cannot be read, do not fit the config, or are not finite.
     """
-    shown = path if shown is None else shown
-    check_size(path, options)
+    cls, path = class_to_load(checkpoint, head), checkpoint.path
+    check_size(path, options, checkpoint.config)
     try:
         with explained(check_model, path, options):
             model, info = cls.from_pretrained(
@@ -122,29 +93,27 @@ def load_model(
         check_mismatched(path, info)
     except RuntimeError as error:
         raise InputError(
-            f"The weights of {shown} do not load as {cls.__name__} ({one_line(error)[:300]}). "
-            "Restore the files, or choose another `head`.",
+            f"The weights of {checkpoint.name} do not load as {cls.__name__} "
+            f"({one_line(error)[:300]}). Restore the files, or choose another `head`.",
             "head",
         ) from error
-    check_finite(model, shown)
+    check_finite(model, checkpoint.name)
     return model.eval(), info
 
 
 def load_whole(
-    path: str,
-    cls: Any,
-    shown: object = None,
+    checkpoint: Checkpoint,
+    head: str | None = None,
     remedy: str = "use a checkpoint that has them",
     **options: Any,
 ) -> tuple[Any, list[str]]:
     """Loads a model as `load_model` does, and raises an error if weights are missing.
 
     Args:
-        path: As in `load_model`, like `cls`, `shown` and `options`.
-        cls: As there.
-        shown: As there.
+        checkpoint: An open checkpoint.
+        head: As for `class_name`.
         remedy: The remedy for missing weights, for messages.
-        **options: As there.
+        **options: Further arguments of `from_pretrained`.
 
     Returns:
         The model in eval mode, without a pooler if the checkpoint has none; and the names of the
@@ -153,13 +122,35 @@ def load_whole(
     Raises:
         InputError: Weights are missing.
     """
-    model, info = load_model(path, cls, shown, **options)
+    model, info = load_model(checkpoint, head, **options)
     missing = info["missing_keys"]
     if missing and all(key.startswith("pooler.") for key in missing):
-        model, info = load_model(path, cls, shown, add_pooling_layer=False, **options)
+        model, info = load_model(checkpoint, head, add_pooling_layer=False, **options)
         missing = info["missing_keys"]
-    check_whole(path if shown is None else shown, missing, cls.__name__, remedy)
+    check_whole(checkpoint.name, missing, type(model).__name__, remedy)
     return model, sorted(info["unexpected_keys"])
+
+
+def load_prepared(
+    model: str, head: str, dtype: str | None = None, batch_invariant: bool = False
+) -> tuple[Any, Any]:
+    """Loads a fine-tuned model with its tokenizer, prepared for inference.
+
+    Args:
+        model: A folder or a hub id.
+        head: The required head, as for `class_name`.
+        dtype: As for `TextEncoder`.
+        batch_invariant: As for `TextEncoder`; no effect on the heads of other families.
+
+    Raises:
+        ValueError, OSError: The dtype is unknown, or the checkpoint cannot be used.
+    """
+    loading_options(dtype, prepare=True)  # checks it
+    checkpoint = open_checkpoint(model, with_tokenizer=True, any_family=True)
+    loaded, _ = load_whole(checkpoint, head)
+    if batch_invariant and checkpoint.is_bert:  # before the kernels are chosen
+        loaded.config.batch_invariant = True
+    return prepare_model(loaded, dtype), load_tokenizer(checkpoint.path)
 
 
 def loading_options(dtype: str | torch.dtype | None, prepare: bool) -> dict[str, torch.dtype]:
@@ -208,85 +199,7 @@ def find_device(device: str | int | torch.device | None) -> torch.device:
     return torch.device("cpu") if found.type == "cpu" else found  # "cpu:0" is the same
 
 
-@dataclasses.dataclass(frozen=True)
-class TokenizerClass:
-    """The class of a checkpoint's tokenizer."""
-
-    name: str
-    """The name for AutoTokenizer without trust."""
-    code: str | None
-    """Its name in the checkpoint's custom code, such as "own.Words"; None without custom code."""
-
-    @property
-    def is_own(self) -> bool:
-        """Whether it is BERT's tokenizer, with and without trust."""
-        return self.name in _OWN and self.code is None
-
-
-def tokenizer_class(settings: Mapping[str, Any], config: Mapping[str, Any]) -> TokenizerClass:
-    """Decide the class of a checkpoint's tokenizer, with AutoTokenizer's precedence.
-
-    tokenizer_config.json precedes config.json. A model without either has the tokenizer of its
-    `model_type`. A class in the checkpoint's custom code is used only with trust.
-
-    Args:
-        settings: The content of tokenizer_config.json.
-        config: The content of config.json.
-    """
-    code = settings.get("auto_map")
-    if isinstance(code, Mapping):
-        code = code.get("AutoTokenizer")
-    if isinstance(code, list | tuple):  # a slow and a fast class; the fast one precedes
-        code = next(filter(None, reversed(code)), None)
-    if code and code.rpartition("--")[2] == _OWN_CODE:
-        code = None
-    named = settings.get("tokenizer_class") or config.get("tokenizer_class")
-    if not named and not code and config.get("model_type") not in BERT_TYPES:
-        named = TOKENIZER_MAPPING_NAMES.get(config["model_type"])
-    return TokenizerClass(named or (code or _OWN_CODE).rpartition(".")[2], code or None)
-
-
-def named_tokenizer(path: str, place: Mapping[str, Any]) -> TokenizerClass:
-    """The class of the tokenizer of a folder or hub id; arguments as for `load_tokenizer`."""
-    return tokenizer_class(
-        read_fields(path, TOKENIZER_CONFIG, place), read_fields(path, CONFIG_NAME, place)
-    )
-
-
-def read_fields(path: str, name: str, place: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a checkpoint's JSON file; {} without the file."""
-    file = cached_file(
-        path,
-        name,
-        _raise_exceptions_for_gated_repo=False,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-        **place,
-    )
-    return {} if file is None else dict(read_json(file))
-
-
-def tokenizer_files(folder: Path, kind: TokenizerClass) -> list[Path]:
-    """The files of a folder's tokenizer, whose class is given.
-
-    The vocabulary files of custom code are unknown. So all files except weights, configs and the
-    card count then.
-    """
-    if kind.code is not None:
-        files = (file for file in folder.iterdir() if not _NOT_TOKENIZER.fullmatch(file.name))
-        return sorted(file for file in files if file.is_file())
-    cls = tokenizer_class_from_name(kind.name)
-    names = getattr(cls, "vocab_files_names", {}).values()
-    files = (folder / name for name in dict.fromkeys((*_COMMON_FILES, *names)))
-    return [file for file in files if file.is_file()]
-
-
-def brings_code(tokenizer: Any) -> bool:
-    """Whether a tokenizer has custom code, which is saved along with it."""
-    return getattr(tokenizer, "_auto_class", None) is not None
-
-
-def load_tokenizer(path: str, place: Mapping[str, Any]) -> Any:
+def load_tokenizer(path: str) -> Any:
     """This package's tokenizer, or transformers' if the checkpoint names another class.
 
     For example, multilingual models use another model's sentencepiece, and Japanese ones use MeCab.
@@ -294,14 +207,19 @@ def load_tokenizer(path: str, place: Mapping[str, Any]) -> Any:
 
     Args:
         path: A folder or a hub id.
-        place: `revision`, `token`, `subfolder` and the like for `from_pretrained`.
 
     Raises:
         ValueError, OSError: The tokenizer has custom code or needs a missing library, or its files
             are damaged or missing.
     """
-    with explained(check_tokenizer, path, place):
-        return open_tokenizer(path, place, named_tokenizer(path, place))
+    require_tokenizer(path)
+    with explained(check_tokenizer, path, {}):
+        return open_tokenizer(path, named_tokenizer(path))
+
+
+def load_own_tokenizer(path: str) -> Any:
+    """Loads a checkpoint's tokenizer; None if it has none."""
+    return load_tokenizer(path) if has_tokenizer(path) else None
 
 
 def refuse_code(path: str, found: TokenizerClass) -> None:
@@ -316,16 +234,16 @@ def refuse_code(path: str, found: TokenizerClass) -> None:
         )
 
 
-def open_tokenizer(path: str, place: Mapping[str, Any], found: TokenizerClass) -> Any:
+def open_tokenizer(path: str, found: TokenizerClass) -> Any:
     """Load a tokenizer of a known class; arguments and errors as for `load_tokenizer`."""
     refuse_code(path, found)
-    if found.name in _OWN:
-        return BertTokenizer.from_pretrained(path, **place)
+    if found.name in OWN:
+        return BertTokenizer.from_pretrained(path)
     config = BertConfig()
     config.tokenizer_class = found.name
     try:
         # Otherwise transformers would prompt on standard input, which may hold the texts.
-        return AutoTokenizer.from_pretrained(path, config=config, trust_remote_code=False, **place)
+        return AutoTokenizer.from_pretrained(path, config=config, trust_remote_code=False)
     except OSError:
         raise
     except ImportError as error:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers.pipelines.base import Pipeline
 
-from hf_bert_impl.checkpoint_files import check_folder
+from hf_bert_impl.checkpoints import open_checkpoint
 from hf_bert_impl.data.answer_spans import Answers, best_answers
 from hf_bert_impl.data.option_ranges import check_length, check_ranges
 from hf_bert_impl.data.token_budget import TOKEN_BUDGET, cut_batches
@@ -31,11 +31,9 @@ from hf_bert_impl.encoders.lengths import longest_sequence
 from hf_bert_impl.encoders.probe import why_not
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.finite import check_numbers
-from hf_bert_impl.head_names import check_name
 from hf_bert_impl.inference.answer_options import AnswerOptions
 from hf_bert_impl.inference.batching import padded_inputs
 from hf_bert_impl.inference.loading import (
-    class_to_load,
     load_tokenizer,
     load_whole,
     loading_options,
@@ -158,16 +156,13 @@ class QuestionAnsweringPipeline(Pipeline):
             OSError: The folder, the model or one of its files is missing.
         """
         options = loading_options(dtype, prepare)
-        path = os.path.expanduser(path)
-        check_name(path)
-        check_folder(path)
-        kind = class_to_load(path, "BertForQuestionAnswering")
+        checkpoint = open_checkpoint(os.fspath(path), with_tokenizer=True, any_family=True)
         remedy = "name a model fine-tuned for question answering"
-        model, _ = load_whole(path, kind, remedy=remedy, **options)
+        model, _ = load_whole(checkpoint, "question-answering", remedy, **options)
         if device is not None:
             kwargs["device"] = device
         packing = dtype if prepare and dtype else prepare
-        return cls(model, load_tokenizer(path, {}), prepare=packing, **kwargs)
+        return cls(model, load_tokenizer(checkpoint.path), prepare=packing, **kwargs)
 
     @property
     def null_score_diff_threshold(self) -> float:

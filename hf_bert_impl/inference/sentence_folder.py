@@ -13,7 +13,7 @@ from typing import Any
 
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.json_files import check_text, read_json, write_json
-from hf_bert_impl.inference.loading import read_fields
+from hf_bert_impl.tokenizer_files import read_fields
 
 MODULES = "modules.json"
 TRANSFORMER_CONFIG = "sentence_bert_config.json"
@@ -81,7 +81,7 @@ def check_sentence_files(path: str, kind: str, place: Mapping[str, Any]) -> str:
         InputError: Another class saved the model, or a file is damaged or has a field of a wrong
             type.
     """
-    saved = read_fields(path, SENTENCE_CONFIG, place).get("model_type")
+    saved = read_fields(path, SENTENCE_CONFIG, **place).get("model_type")
     if saved not in (None, kind):
         raise InputError(
             f"{path} is a {saved} of sentence-transformers, not a {kind}. Load it with "

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_bert_impl import checkpoints
-from hf_bert_impl.checkpoints import Checkpoint
+from hf_bert_impl.checkpoints import Checkpoint, class_name
+from hf_bert_impl.inference import loading
 from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.kernels import DTYPES, why_no_kernels
 from hf_bert_impl.parity.batches import Tokens, padded, random_tokens
@@ -42,7 +42,7 @@ def verify_batch_invariance(checkpoint: Checkpoint, head: str | None = None) -> 
     Raises:
         ValueError: The checkpoint cannot be compared, or cannot be batch-invariant.
     """
-    name = checkpoints.class_name(checkpoint, head)
+    name = class_name(checkpoint, head)
     config = BertConfig.from_dict(checkpoint.config)
     require_reference(config)
     longest = min(LONGEST, config.max_position_embeddings)
@@ -62,7 +62,7 @@ def verify_batch_invariance(checkpoint: Checkpoint, head: str | None = None) -> 
             reference, _ = load_reference(name, checkpoint.path, dtype=torch.float32)
             _compare(report, reference, "transformers", False, texts)
         for way, dtype in ways.items():
-            model, _ = checkpoints.load_model(checkpoint, name, dtype=torch.float32)
+            model, _ = loading.load_model(checkpoint, head, dtype=torch.float32)
             model.config.batch_invariant = is_promised
             if dtype is not None:
                 model.prepare_for_inference(dtype)

@@ -9,11 +9,11 @@ import torch
 import transformers
 
 import hf_bert_impl
-from hf_bert_impl import checkpoints
-from hf_bert_impl.checkpoints import Checkpoint
+from hf_bert_impl.checkpoints import Checkpoint, class_name
 from hf_bert_impl.encoders.lengths import longest_sequence
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.head_names import in_family
+from hf_bert_impl.inference import loading
 from hf_bert_impl.inference.loading import find_device, load_config
 from hf_bert_impl.optimization import optimize
 from hf_bert_impl.parity.batches import (
@@ -28,6 +28,7 @@ from hf_bert_impl.parity.comparison import compare_models, load_reference, requi
 from hf_bert_impl.parity.options import VerifyOptions
 from hf_bert_impl.parity.report import ParityReport, ParityRow
 from hf_bert_impl.parity.tensors import ACCELERATOR_TOLERANCE, FP32_TOLERANCE
+from hf_bert_impl.tokenizer_files import has_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -59,20 +60,20 @@ def verify_checkpoint(
     tolerance = FP32_TOLERANCE if device.type == "cpu" else ACCELERATOR_TOLERANCE
     if asked.tolerance is not None:
         tolerance = asked.tolerance
-    name = checkpoints.class_name(checkpoint, head)
-    config = load_config(checkpoint.path)
+    name = class_name(checkpoint, head)
+    config = load_config(checkpoint)
     if checkpoint.is_bert:
         require_reference(config)
     choices = CHOICES if name.endswith("ForMultipleChoice") else 0
     # Texts are checked before the weights are loaded, which takes longest.
     tokens, note = _tokens(checkpoint, config, asked.text, choices or 1)
-    ours, info = checkpoints.load_model(checkpoint, name, dtype=torch.float32)
+    ours, info = loading.load_model(checkpoint, head, dtype=torch.float32)
     ours.to(device)
     if checkpoint.is_bert:
         reference, reference_info = load_reference(name, checkpoint.path, dtype=torch.float32)
     else:
         optimize(ours, "float32")
-        reference, reference_info = checkpoints.load_model(checkpoint, name, dtype=torch.float32)
+        reference, reference_info = loading.load_model(checkpoint, head, dtype=torch.float32)
     reference.to(device)
 
     report = _loading(ours, reference, info, reference_info)
@@ -108,9 +109,9 @@ def _tokens(
 ) -> tuple[list[tuple[list[int], list[int]]], str]:
     """The token sequences to compare on, and a note if they are random."""
     limit = longest_sequence(config)
-    if not texts and not checkpoints.has_tokenizer(checkpoint):
+    if not texts and not has_tokenizer(checkpoint.path):
         return random_tokens(config), "the checkpoint has no tokenizer: compared on random tokens"
-    tokenizer = checkpoints.load_tokenizer(checkpoint)
+    tokenizer = loading.load_tokenizer(checkpoint.path)
     if not texts:
         tokens = text_tokens(tokenizer, TEXTS, min(limit, MAX_LENGTH))
     else:

@@ -13,9 +13,9 @@ from hf_bert_impl.checkpoints import open_checkpoint
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.freed_memory import keep_freed_memory
 from hf_bert_impl.head_names import check_name
-from hf_bert_impl.inference.loading import read_fields
 from hf_bert_impl.inference.sentence_folder import SENTENCE_CONFIG, read_modules
 from hf_bert_impl.serving.tasks import TASKS
+from hf_bert_impl.tokenizer_files import read_fields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ def task_of(model: str) -> str:
         ValueError, OSError: The model does not exist or cannot be served.
     """
     check_name(model)
-    saved_by = read_fields(model, SENTENCE_CONFIG, {}).get("model_type")
+    saved_by = read_fields(model, SENTENCE_CONFIG).get("model_type")
     if len(read_modules(model) or ()) > 1 or saved_by not in (None, "CrossEncoder"):
         # The classes that load them refuse other models of sentence-transformers.
         return "rerank" if saved_by == "CrossEncoder" else "embed"

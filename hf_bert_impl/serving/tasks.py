@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 from sentence_transformers import CrossEncoder
 from torch import nn
 
-from hf_bert_impl.checkpoints import load_prepared
 from hf_bert_impl.data.option_ranges import Range
 from hf_bert_impl.errors import InputError, check_offsets, one_line
 from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.head_names import BERT_TYPES
 from hf_bert_impl.inference.classifier import TextClassifier
 from hf_bert_impl.inference.joined_calls import JoinedCalls
-from hf_bert_impl.inference.loading import find_device
+from hf_bert_impl.inference.loading import find_device, load_prepared
 from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
 from hf_bert_impl.text_encoder import TextEncoder, checked_files, optimize_encoder
 

@@ -5,13 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from hf_bert_impl.inference.loading import (
-    class_to_load,
-    load_config,
-    load_tokenizer,
-    load_whole,
-    prepare_model,
-)
+from hf_bert_impl.checkpoints import open_checkpoint
+from hf_bert_impl.inference.loading import load_config, load_tokenizer, load_whole, prepare_model
 from hf_bert_impl.tasks.base import Columns, Split, Task, sequence_length
 from hf_bert_impl.tasks.metrics import Metrics
 from hf_bert_impl.tasks.registry import make_task
@@ -50,8 +45,8 @@ def load_fine_tuned(
     Raises:
         ValueError: Weights of the head are missing, or weights are not finite.
     """
-    kind = class_to_load(os.fspath(path), head)
-    model, _ = load_whole(os.fspath(path), kind, remedy="name a model fine-tuned for it")
+    checkpoint = open_checkpoint(os.fspath(path), any_family=True)
+    model, _ = load_whole(checkpoint, head, "name a model fine-tuned for it")
     if batch_invariant:  # before the kernels are chosen
         model.config.batch_invariant = True
     return prepare_model(model, None) if prepare else model
@@ -80,8 +75,8 @@ def evaluate_task(
         ValueError: The data cannot be read or have unknown labels, or the model was not fine-tuned
             for the task.
     """
-    config = load_config(os.fspath(path))
-    tokenizer = load_tokenizer(os.fspath(path), {})
+    checkpoint = open_checkpoint(os.fspath(path), any_family=True)
+    config, tokenizer = load_config(checkpoint), load_tokenizer(checkpoint.path)
     length = sequence_length(task, tokenizer, config, max_length)
     examples = task.read(source)
     task.take_config(config, examples)

@@ -6,7 +6,6 @@ Its tasks are read from its own files, follow its protocols, and are checked bef
 from __future__ import annotations
 
 import dataclasses
-import re
 import statistics
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require
+from hf_bert_impl.tasks.base import Example
 from hf_bert_impl.tasks.metrics import Metrics
 from hf_bert_impl.tasks.probe_options import PROTOCOLS, ProbeOptions
 from hf_bert_impl.tasks.probes import (
@@ -28,17 +28,8 @@ from hf_bert_impl.tasks.probes import (
     run_probe,
 )
 from hf_bert_impl.tasks.registry import make_task
-from hf_bert_impl.tasks.senteval_files import TASKS, Examples, SimilarityTask
+from hf_bert_impl.tasks.senteval_files import TASKS, SimilarityTask, find_tasks
 from hf_bert_impl.tasks.sts import StsFile, evaluate_sts
-
-#: Possible places of the tasks below the user's folder.
-PLACES = ("", "downstream", "data/downstream", "senteval/downstream")
-#: SentEval's longer names.
-LONG_NAMES = {
-    "STSBENCHMARK": "STS-B",
-    "SICKRELATEDNESS": "SICK-R",
-    "SICKENTAILMENT": "SICK-E",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +39,7 @@ class SentEvalData:
     name: str
     #: One of `PROTOCOLS`, or "similarity".
     protocol: str
-    examples: Examples
+    examples: dict[str, list[Example]]
     files: list[StsFile]
 
 
@@ -80,56 +71,16 @@ def read_senteval(
     """Finds and reads tasks in SentEval's own layout, in the order of `TASKS`.
 
     Args:
-        folder: SentEval's folder, its `data`, `downstream`, or a folder with `downstream`.
-        tasks: Names as in `TASKS` or as SentEval has them; None for all present tasks.
+        folder: As of `find_tasks`, like `tasks`.
+        tasks: As there.
         options: How they will be probed.
 
     Raises:
         InputError: The folder, a task or a file is missing or unreadable, or a class has too few
             examples.
     """
-    given = Path(folder).expanduser()
-    names = None if tasks is None else task_names(tasks)
-    places = [given / place for place in PLACES]
-    best = max(places, key=lambda place: len(_present(place)))  # the first of equals
-    present = _present(best)
-    if not present:
-        folders = dict.fromkeys(task.folder for task in TASKS.values())
-        missing = f"there is no folder {given}"
-        problem = f"{given} has no task of SentEval" if given.is_dir() else missing
-        raise InputError(
-            f"{problem}. Name a folder with some of {', '.join(folders)}, or with `downstream`. "
-            "SentEval's get_transfer_data.bash downloads the data."
-        )
-    for name in names or ():
-        if name not in present:
-            raise InputError(
-                f"there is no folder {best / TASKS[name].folder} for {name}. Leave the task out, "
-                f"or get its data. Present: {', '.join(present)}."
-            )
     options = options or ProbeOptions()
-    return [_read(name, best, options) for name in names or present]
-
-
-def task_names(names: str | Iterable[str]) -> list[str]:
-    """The names as `TASKS` has them, in its order, each once.
-
-    Args:
-        names: In any case, with or without hyphens, as SST-2 or STSBenchmark; commas may join them.
-
-    Raises:
-        InputError: A task is unknown, or no name is given.
-    """
-    known = {_plain(name): name for name in TASKS} | LONG_NAMES
-    joined = [names] if isinstance(names, str) else names
-    given = [name.strip() for some in joined for name in some.split(",")]
-    for name in given:
-        if _plain(name) not in known:
-            raise InputError(f"`tasks` has {name!r}. Use some of {', '.join(TASKS)}.", "tasks")
-    if not given:
-        raise InputError(f"`tasks` is empty. Use some of {', '.join(TASKS)}.", "tasks")
-    chosen = {known[_plain(name)] for name in given}
-    return [name for name in TASKS if name in chosen]
+    return [_read(name, place, options) for name, place in find_tasks(folder, tasks).items()]
 
 
 def run_senteval(
@@ -172,14 +123,6 @@ def means(results: Iterable[SentEvalResult]) -> dict[str, float]:
         is_accuracy = PROTOCOLS.get(result.protocol) == "accuracy"
         groups.setdefault("accuracy" if is_accuracy else "correlation", []).append(result.score)
     return {kind: statistics.fmean(scores) for kind, scores in groups.items()}
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^A-Z0-9]", "", name.upper())
-
-
-def _present(place: Path) -> list[str]:
-    return [name for name, task in TASKS.items() if (place / task.folder).is_dir()]
 
 
 def _read(name: str, place: Path, options: ProbeOptions) -> SentEvalData:

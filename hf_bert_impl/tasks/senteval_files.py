@@ -9,15 +9,25 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.text import check_text_file, decode
-from hf_bert_impl.tasks.base import Example
 from hf_bert_impl.tasks.sts import StsFile, gold_score
 
-Examples = dict[str, list[Example]]
+if TYPE_CHECKING:
+    from hf_bert_impl.tasks.base import Example
+
+#: Possible places of the tasks below the user's folder.
+PLACES = ("", "downstream", "data/downstream", "senteval/downstream")
+#: SentEval's longer names.
+LONG_NAMES = {
+    "STSBENCHMARK": "STS-B",
+    "SICKRELATEDNESS": "SICK-R",
+    "SICKENTAILMENT": "SICK-E",
+}
 AGAIN = "Get SentEval's data again with its get_transfer_data.bash."
 
 
@@ -41,13 +51,13 @@ class ProbeTask:
     quoted: bool = False
     """Whether texts in quotation marks are quoted as in CSV."""
 
-    def read(self, place: Path) -> Examples:
+    def read(self, place: Path) -> dict[str, list[Example]]:
         """The examples by part, below `downstream`.
 
         Raises:
             ValueError: A file is missing, empty or damaged.
         """
-        examples: Examples = {}
+        examples: dict[str, list[Example]] = {}
         for part, *names in self.files:
             paths = [place / self.folder / name for name in names]
             lines = list(joined_lines(paths, self.latin))
@@ -65,6 +75,8 @@ class ProbeTask:
         return examples
 
     def _example(self, where: str, line: str, ending: str) -> Example | None:
+        from hf_bert_impl.tasks.base import Example  # which imports torch
+
         pattern = re.compile(self.pattern)
         if pattern.groups == 1:
             return Example(line, None, ending, where)
@@ -218,3 +230,61 @@ TASKS: dict[str, ProbeTask | SimilarityTask] = {
         ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
     ),
 }
+
+
+def find_tasks(folder: str | Path, tasks: str | Iterable[str] | None = None) -> dict[str, Path]:
+    """Finds tasks in SentEval's own layout, without importing torch.
+
+    Args:
+        folder: SentEval's folder, its `data`, `downstream`, or a folder with `downstream`.
+        tasks: Names as in `TASKS`, in any case, with or without hyphens, or as SentEval has them
+            (STSBenchmark); commas may join them. None for all present tasks.
+
+    Returns:
+        The folder `downstream` of each task, in the order of `TASKS`.
+
+    Raises:
+        InputError: A task is unknown, no name is given, or the folder lacks a task.
+    """
+    given = Path(folder).expanduser()
+    names = None if tasks is None else task_names(tasks)
+    places = [given / place for place in PLACES]
+    best = max(places, key=lambda place: len(_present(place)))  # the first of equals
+    present = _present(best)
+    if not present:
+        folders = dict.fromkeys(task.folder for task in TASKS.values())
+        missing = f"there is no folder {given}"
+        problem = f"{given} has no task of SentEval" if given.is_dir() else missing
+        raise InputError(
+            f"{problem}. Name a folder with some of {', '.join(folders)}, or with `downstream`. "
+            "SentEval's get_transfer_data.bash downloads the data."
+        )
+    for name in names or ():
+        if name not in present:
+            raise InputError(
+                f"there is no folder {best / TASKS[name].folder} for {name}. Leave the task out, "
+                f"or get its data. Present: {', '.join(present)}."
+            )
+    return dict.fromkeys(names or present, best)
+
+
+def task_names(names: str | Iterable[str]) -> list[str]:
+    """The names as `TASKS` has them, in its order, each once; errors as of `find_tasks`."""
+    known = {_plain(name): name for name in TASKS} | LONG_NAMES
+    joined = [names] if isinstance(names, str) else names
+    given = [name.strip() for some in joined for name in some.split(",")]
+    for name in given:
+        if _plain(name) not in known:
+            raise InputError(f"`tasks` has {name!r}. Use some of {', '.join(TASKS)}.", "tasks")
+    if not given:
+        raise InputError(f"`tasks` is empty. Use some of {', '.join(TASKS)}.", "tasks")
+    chosen = {known[_plain(name)] for name in given}
+    return [name for name in TASKS if name in chosen]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Z0-9]", "", name.upper())
+
+
+def _present(place: Path) -> list[str]:
+    return [name for name, task in TASKS.items() if (place / task.folder).is_dir()]

@@ -112,7 +112,7 @@ def finetune(
             held.enter_context(output_lock(options.output))
             dataset = [] if task.dataset is None else [task.dataset.partition(":")[0]]
             check_new(options, [options.model, *dataset, *sources.named().values()])
-        tokenizer = load_tokenizer(options.model, {})
+        tokenizer = load_tokenizer(options.model)
         config = hf_bert_impl.BertConfig.from_pretrained(options.model)
         named = sources.named()
         splits, max_length = prepare(task, named, tokenizer, config, options)

@@ -31,7 +31,7 @@ def load_tokenizer(options: PretrainingOptions) -> Any:
             "no tokenizer is named. Make one with `hf-bert tokenizer train`, or name that of a "
             "checkpoint."
         )
-    return loading.load_tokenizer(name, {})
+    return loading.load_tokenizer(name)
 
 
 def build_config(options: PretrainingOptions, tokenizer: BertTokenizer) -> BertConfig:

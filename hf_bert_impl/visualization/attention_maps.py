@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hf_bert_impl import checkpoints
 from hf_bert_impl.checkpoints import Checkpoint
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.finite import check_numbers
+from hf_bert_impl.inference import loading
 from hf_bert_impl.inference.eval_mode import eval_mode
 from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
@@ -66,13 +66,13 @@ def load_maps(
     heads: Iterable[int] | None = None,
 ) -> AttentionMaps:
     """As `attention_maps`, of a checkpoint in float32; missing weights raise ValueError too."""
-    tokenizer = checkpoints.load_tokenizer(checkpoint)
+    tokenizer = loading.load_tokenizer(checkpoint.path)
     # Loading the weights takes longest, so the arguments are checked first.
     config = BertConfig.from_pretrained(checkpoint.path)
     tokenize(tokenizer, text, text_pair, config.max_position_embeddings)
     choose("layers", layers, config.num_hidden_layers)
     choose("heads", heads, config.num_attention_heads)
-    model, _ = checkpoints.load_whole(checkpoint, "base", dtype=torch.float32)
+    model, _ = loading.load_whole(checkpoint, "base", dtype=torch.float32)
     return attention_maps(model, tokenizer, text, text_pair, layers=layers, heads=heads)
 
 

@@ -123,6 +123,6 @@ def test_tokenizer_of_the_family(tmp_path):
     tokenizer.save_pretrained(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 512}))
     transformers.RobertaConfig(vocab_size=len(tokens)).save_pretrained(tmp_path)
-    found = load_tokenizer(str(tmp_path), {})
+    found = load_tokenizer(str(tmp_path))
     assert type(found) is type(tokenizer)
     assert found("ab").input_ids == tokenizer("ab").input_ids

@@ -129,7 +129,7 @@ def test_errors_by_kind(hf_bert, monkeypatch, error, status, words):
     def fail(*arguments, **options):
         raise error
 
-    monkeypatch.setattr(verify.checkpoints, "open_checkpoint", fail)
+    monkeypatch.setattr(verify, "open_checkpoint", fail)
     result = hf_bert("verify", "x")
     assert result.status == status
     assert result.err.startswith(words)

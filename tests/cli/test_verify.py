@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from hf_bert_impl import checkpoints
+from hf_bert_impl.inference import loading
 from hf_bert_impl.model import kernels
 from hf_bert_impl.parity import batch_invariance
 
@@ -48,7 +48,7 @@ def test_without_tokenizer_random_tokens_are_compared(hf_bert, save_tiny):
 
 
 def test_status_1_and_the_name_where_a_head_differs(hf_bert, save_tiny, monkeypatch):
-    load = checkpoints.load_model
+    load = loading.load_model
 
     def disturbed(*arguments, **options):
         model, info = load(*arguments, **options)
@@ -56,7 +56,7 @@ def test_status_1_and_the_name_where_a_head_differs(hf_bert, save_tiny, monkeypa
             model.bert.encoder.layer[1].attention.self.query.weight[12:18] *= 1.01
         return model, info
 
-    monkeypatch.setattr(checkpoints, "load_model", disturbed)
+    monkeypatch.setattr(loading, "load_model", disturbed)
     command = ("verify", save_tiny(), "--no-bf16")
     result = hf_bert(*command)
     assert result.status == 1
@@ -93,9 +93,9 @@ def test_batch_invariance(hf_bert, one_error_line, save_tiny, monkeypatch):
     decoder = save_tiny("BertLMHeadModel", is_decoder=True)
     one_error_line(hf_bert("verify", decoder, *command[2:]), "cannot be used with a decoder")
 
-    load = checkpoints.load_model
+    load = loading.load_model
     monkeypatch.setattr(
-        checkpoints, "load_model", lambda *args, **options: (Leaky(load(*args, **options)[0]), {})
+        loading, "load_model", lambda *args, **options: (Leaky(load(*args, **options)[0]), {})
     )
     result = hf_bert(*command, "--json")
     failed = {row["case"] for row in json.loads(result.out)["rows"] if not row["passed"]}

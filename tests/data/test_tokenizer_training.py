@@ -70,7 +70,7 @@ def test_a_vocabulary_without_config_is_loaded(write, tmp_path):
     train_words([write("a.txt", SPEECH)])[0].save_pretrained(tmp_path / "words")
     pairs = [("to be", "or nothing"), ("not", "is")]
     for tokenizer in (
-        load_tokenizer(str(tmp_path / "words"), {}),
+        load_tokenizer(str(tmp_path / "words")),
         AutoTokenizer.from_pretrained(tmp_path / "words"),
     ):
         batch = tokenizer(pairs, padding=True)

@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pyarrow
@@ -253,3 +254,35 @@ def test_wrong_input_writes_nothing(job, tmp_path):
     with pytest.raises(InputError, match="no column 'body'"):
         run_job(dataclasses.replace(job, columns="body"))
     assert not job.output.exists()
+
+
+def test_an_output_that_cannot_be_renamed(job, tmp_path, monkeypatch):
+    """A mounted folder, which has the lock inside if its own folder is not writable; and a link."""
+    rename, access = os.rename, os.access
+    job.output.mkdir()
+
+    def busy(old, new):
+        assert Path(old) != job.output, "Device or resource busy"
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", busy)
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path and access(path, mode))
+    link = dataclasses.replace(job, output=tmp_path / "link")
+    link.output.symlink_to(tmp_path / "behind")
+    (tmp_path / "behind").mkdir()
+    for one in (job, link):
+        rows = run_job(one)["rows"]
+        shorter = dataclasses.replace(one, part_rows=7)
+        assert run_job(shorter, overwrite=True)["parts"] == -(-rows // 7)
+        assert len(finished(one.output)) == rows
+        assert not [*one.output.glob(".*")]
+
+
+def test_ids_on_a_full_disk(job, tmp_path, largest_file):
+    """The database of ids is written where they do not fit into memory; no row is at fault."""
+    file = tmp_path / "ids.jsonl"
+    lines = (json.dumps({"text": "a", "id": f"{n:06}" * 250}) for n in range(3000))
+    file.write_text("\n".join(lines))
+    with largest_file(1 << 16), pytest.raises(OSError, match="SQLITE_TMPDIR"):
+        for chunk in dataclasses.replace(job, inputs=(str(file),)).chunks():
+            assert not any(row.problem for row in chunk)

@@ -3,10 +3,12 @@
 import errno
 import os
 
+import numpy as np
 import pytest
 from safetensors import SafetensorError
 
-from hf_bert_impl.files.atomic import atomic_file, is_disk_full, swap_in
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.files.atomic import atomic_file, check_place, is_disk_full, swap_in
 
 
 def test_a_file_is_replaced_at_once(write, tmp_path):
@@ -51,3 +53,28 @@ def test_a_full_disk_is_told_from_other_failures():
     ):
         assert is_disk_full(error)
     assert not is_disk_full(OSError(errno.EACCES, "Permission denied"))
+
+
+def test_a_full_disk_names_the_file(tmp_path, largest_file):
+    """NumPy's error has no number, and only tells how much was written."""
+    for write in (
+        lambda fresh: np.save(fresh, np.zeros(999)),
+        lambda fresh: fresh.write_text("aa"),
+    ):
+        with (
+            largest_file(1),
+            pytest.raises(InputError, match=r"a\.npy cannot be written \(.*\)\. Free some disk"),
+            atomic_file(tmp_path / "a.npy") as fresh,
+        ):
+            write(fresh)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_places_that_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "a.png").mkdir()
+    check_place(tmp_path / "b.png", "--plot")
+    with pytest.raises(InputError, match=r"is a folder\. Name a file for --plot"):
+        check_place(tmp_path / "a.png", "--plot")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # a superuser may do anything
+    with pytest.raises(InputError, match=r"b.png cannot be written \(Permission denied\)"):
+        check_place(tmp_path / "b.png", "--plot")

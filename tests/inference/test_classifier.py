@@ -7,9 +7,9 @@ import pytest
 import torch
 import transformers
 
-from hf_bert_impl.checkpoints import load_prepared
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.classifier import TextClassifier
+from hf_bert_impl.inference.loading import load_prepared
 from tests.encoders.cases import save_family
 from tests.inference.encoder_cases import TEXTS
 

@@ -8,9 +8,8 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast, XLMR
 
 import hf_bert_impl
 from hf_bert_impl import TextEncoder
-from hf_bert_impl.checkpoints import load_own_tokenizer, open_checkpoint
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.inference.loading import load_tokenizer
+from hf_bert_impl.inference.loading import load_own_tokenizer, load_tokenizer
 from tests.support.checkpoints import JAPANESE, LETTER_TEXTS, LETTERS, name_tokenizer
 
 SETTINGS = {name: value for name, value in JAPANESE.items() if name != "tokenizer_class"}
@@ -57,7 +56,7 @@ def test_ids_are_those_of_auto_tokenizer(save_tiny, kind):
         prepare(folder)
     name_tokenizer(folder, settings, config)
     theirs = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    ours = load_own_tokenizer(open_checkpoint(str(folder)))
+    ours = load_own_tokenizer(str(folder))
     assert type(ours).__name__ == type(theirs).__name__
     for text in LETTER_TEXTS:
         assert ours(text)["input_ids"] == theirs(text)["input_ids"]
@@ -84,7 +83,7 @@ def test_code_of_its_own_is_refused_in_one_line(save_tiny, named, pair):
     folder = name_tokenizer(save_tiny(words=LETTERS), named | {"auto_map": pair})
     (folder / "own.py").write_text("raise SystemExit('the code ran')")
     with pytest.raises(InputError, match=r"custom code, which is not run.* AutoTokenizer"):
-        load_tokenizer(str(folder), {})
+        load_tokenizer(str(folder))
 
 
 def test_bert_with_the_tokenizer_of_xlm_r(save_tiny):

@@ -20,8 +20,8 @@ import uvicorn
 from sentence_transformers import CrossEncoder
 
 from hf_bert_impl import QuestionAnsweringPipeline, TextEncoder
-from hf_bert_impl.checkpoints import load_prepared
 from hf_bert_impl.inference.classifier import TextClassifier
+from hf_bert_impl.inference.loading import load_prepared
 from hf_bert_impl.serving.app import make_app
 from hf_bert_impl.serving.model_worker import ModelInfo, ModelWorker
 from hf_bert_impl.serving.options import ServingOptions

@@ -11,8 +11,8 @@ from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
 from hf_bert_impl.tasks.probe_options import ProbeOptions
 from hf_bert_impl.tasks.probes import STRENGTHS, encoder_batcher
-from hf_bert_impl.tasks.senteval import read_senteval, run_senteval, task_names
-from hf_bert_impl.tasks.senteval_files import TASKS
+from hf_bert_impl.tasks.senteval import read_senteval, run_senteval
+from hf_bert_impl.tasks.senteval_files import TASKS, task_names
 from hf_bert_impl.text_encoder import TextEncoder
 from tests.tasks.senteval_folder import batcher, write_senteval
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from hf_bert_impl import checkpoints
+from hf_bert_impl.checkpoints import open_checkpoint
+from hf_bert_impl.inference import loading
 from hf_bert_impl.parity import reference_model
 from hf_bert_impl.visualization import attention_maps
 from hf_bert_impl.visualization.attention_maps import load_maps
@@ -82,6 +83,6 @@ def test_bad_input(tiny, arguments, message):
 
 
 def test_arguments_are_checked_before_the_weights_are_loaded(save_tiny, monkeypatch):
-    monkeypatch.setattr(checkpoints, "load_whole", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr(loading, "load_whole", lambda *_, **__: pytest.fail("loaded"))
     with pytest.raises(ValueError, match="`layers` has 7"):
-        load_maps(checkpoints.open_checkpoint(str(save_tiny())), "the river", layers=[7])
+        load_maps(open_checkpoint(str(save_tiny())), "the river", layers=[7])
