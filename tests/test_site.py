@@ -49,3 +49,4 @@ def test_commands_page_names_every_command_and_option():
     root = pages.typer.main.get_command(pages.app)
     assert list(dict.fromkeys(COMMAND.findall(page))) == list(root.commands)
     assert "`--batch-tokens <int>`" in page and "`--doc-stride" in page
+    assert " \\\n  --max-steps 5000 \\\n  --output my-bert\n```" in page  # all lines

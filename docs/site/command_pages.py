@@ -34,15 +34,16 @@ def sections(name: str, command: Any, level: int) -> Iterator[str]:
         yield from sections(f"{name} {below}", subcommand, level + 1)
 
 
-def example(line: re.Match[str]) -> str:
+def example(paragraph: re.Match[str]) -> str:
     """The example of a help text as a block of code with short lines."""
-    command = line[1]
+    command = " ".join(paragraph[1].split())
     if len(command) > 80:
         command = command.replace(" --", " \\\n  --")
     return f"```bash\n{command}\n```"
 
 
-EXAMPLE = re.compile(r"^Examples?: (.+)$", re.MULTILINE)
+#: A paragraph, which may have several lines.
+EXAMPLE = re.compile(r"^Example: (.+?)(?=\n\s*\n|\Z)", re.MULTILINE | re.DOTALL)
 
 
 def options(command: Any) -> str:
