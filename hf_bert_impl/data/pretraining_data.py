@@ -11,6 +11,7 @@ processes, and a resumed run gets the examples of an uninterrupted one.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -77,8 +78,11 @@ def tokenize_documents(
         One row per document: `tokens` of all its sentences, and the `lengths` of the sentences.
 
     Raises:
-        ValueError: A file is missing or cannot be read, or the files have no text.
+        ValueError: A file is missing or cannot be read, the files have no text, or `cache_dir` is
+            not writable.
     """
+    if cache_dir is not None:
+        _check_cache(Path(cache_dir))
     datasets = require("datasets", "train", "preparing pre-training data")
     check_files(files, column)
     names = [str(Path(file).resolve()) for file in files]
@@ -113,6 +117,18 @@ def tokenize_documents(
     if not len(tokenized):
         raise no_text(names)
     return tokenized
+
+
+def _check_cache(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise InputError(
+            f"`cache_dir` is {folder!s:.200}, where nothing can be written ({error.strerror}). "
+            "Choose another folder.",
+            "cache_dir",
+        ) from None
 
 
 def hold_out(documents: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:

@@ -20,6 +20,7 @@ from hf_bert_impl.data.pretraining_data import (
     make_examples,
     tokenize_documents,
 )
+from hf_bert_impl.errors import InputError
 
 WORDS = tuple(f"w{number}" for number in range(60))
 PAIRS = ExampleOptions(max_length=31)
@@ -110,6 +111,15 @@ def test_a_cache_is_of_its_input(prepare, corpus):
     text = Path(corpus[0]).read_text()
     Path(corpus[0]).write_text(text.replace("w1 ", "w2 "))
     assert rows(prepare()[1]) != before
+
+
+@pytest.mark.parametrize("place", ["loop", "loop/below", "dangling", "file", "file/below"])
+def test_a_cache_that_is_no_folder(place, write, corpus, tokenizer, tmp_path):
+    write("file", "")
+    for link, goal in (("loop", "loop"), ("dangling", "nowhere")):
+        (tmp_path / link).symlink_to(tmp_path / goal)
+    with pytest.raises(InputError, match=f"`cache_dir` is .*{place}, where nothing can be written"):
+        tokenize_documents(corpus, tokenizer, cache_dir=tmp_path / place)
 
 
 def test_hold_out(prepare):
