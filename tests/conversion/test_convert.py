@@ -320,6 +320,9 @@ def test_outputs_of_another_model_beside_a_checkpoint(tmp_path):
         with pytest.raises(InputError, match=r"not verified: outputs compared .* 2\.7e\+00"):
             convert(source, tmp_path / "out", **options)
         right.unlink(missing_ok=True)
+    np.savez(source / "other.npz", **arrays | {"sequence_output": arrays["sequence_output"][:1]})
+    with pytest.raises(InputError, match=r"not verified: outputs compared .*, the model computes"):
+        convert(source, tmp_path / "out")
     convert(source, tmp_path / "out", check=False)
 
 
