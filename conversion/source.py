@@ -125,6 +125,7 @@ def open_source(
     elif revision is not None:
         raise InputError(f"`revision` needs a hub id, but {path} is a path. Remove it.", "revision")
     start = where
+    _check_links(where)
     choices = candidates(where)
     with contextlib.ExitStack() as stack:
         if choices[0][0].format == "archive":
@@ -163,6 +164,17 @@ def check_path(path: Path) -> None:
         pass
     except OSError as error:
         raise InputError(f"{str(path)[:80]} cannot be read ({error.strerror}).") from None
+
+
+def _check_links(place: Path) -> None:
+    """Refuse a link to nothing or to itself, which would count as a file that is not there."""
+    is_folder, known = place.is_dir(), (*CONFIG_NAMES, *_TOKENIZER_NAMES)
+    for path in sorted((place if is_folder else place.parent).glob("[!.]*")):
+        if path.is_symlink() and not path.exists() and (is_folder or path.name in known):
+            raise InputError(
+                f"{path} is a link to nothing. Copy the files behind the links too (cp -rL), or "
+                "remove it."
+            )
 
 
 def _choose(files: list[Candidate]) -> Checkpoint:

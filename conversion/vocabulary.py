@@ -134,6 +134,12 @@ def _case(
     for name, value in ((TOKENIZER_CONFIG, settings.get("do_lower_case")), (TOKENIZER_FILE, said)):
         if isinstance(value, bool):
             return value, name, ""
+        if value is not None:
+            raise InputError(
+                f"{folder / name} has {value!r:.60} for lower case, which is neither true nor "
+                "false. Correct it, or give `do_lower_case`.",
+                "do_lower_case",
+            )
     if kind == TOKENIZER_FILE:
         listed = model.get("vocab") if isinstance(model, dict) else None
         tokens = [str(token) for token in listed] if isinstance(listed, dict | list) else []

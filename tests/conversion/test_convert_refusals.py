@@ -75,6 +75,16 @@ def config(content):
     return "hf_legacy", write("config.json", content)
 
 
+def link(name, goal):
+    """A link in the place of a file."""
+
+    def damage(folder):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(folder / goal)
+
+    return "hf_legacy", damage
+
+
 HEADS = {"num_attention_heads": 2}
 MASKED = "hf_mlm_no_pooler"
 STOLEN = b"cposix\nsystem\n(S'touch /tmp/ran'\ntR." + b"bert_pytorch.dataset.vocab"
@@ -90,6 +100,12 @@ REFUSED = [
     (MASKED, without("layer.1"), {}, "num_hidden_layers 2"),
     (MASKED, without("cls.predictions.bias"), {}, "cls.predictions.bias"),
     (MASKED, change(lambda state: state | {"bert.x": torch.ones(2)}), {}, "bert.x"),
+    (*link("config.json", "none"), {}, "config.json is a link to nothing"),
+    (*link("vocab.txt", "vocab.txt"), {}, "vocab.txt is a link to nothing"),
+    (*link("pytorch_model.bin", "none"), {}, "pytorch_model.bin is a link to nothing"),
+    (*link("modules.json", "none"), {}, "modules.json is a link to nothing"),
+    ("flax", write("tokenizer_config.json", {"do_lower_case": "false"}), {}, "'false'"),
+    ("flax", write("tokenizer_config.json", {"do_lower_case": 0}), {}, "has 0 for lower case"),
     ("flax", write("vocab.txt", b"\xff\xfe\n"), {}, "vocab.txt"),
     ("flax", write("vocab.txt", "word\nother\n"), {}, "vocab.txt"),
     ("flax", write("tokenizer_config.json", "{"), {}, "tokenizer_config.json"),
