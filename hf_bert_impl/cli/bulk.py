@@ -15,6 +15,7 @@ from hf_bert_impl.data.option_ranges import PROCESSES
 from hf_bert_impl.data.text_input import Columns, find_inputs
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require
+from hf_bert_impl.files.atomic import check_rights
 from hf_bert_impl.files.json_files import to_json
 
 
@@ -170,3 +171,5 @@ def check_output(given: JobOptions, endings: tuple[str, ...]) -> None:
         ]
         overwrite = given.overwrite or given.resume
         check_output_file("--output", output, overwrite, sources=[source], others=others)
+    else:
+        check_rights(output)

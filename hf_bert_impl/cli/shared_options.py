@@ -114,7 +114,7 @@ def check_order(context: typer.Context, takes_file: bool) -> None:
         return
     first, *others = [context.params[str(item.name)] for item in arguments]
     is_model, *are_models = [
-        isinstance(name, str) and (Path(name).expanduser() / "config.json").is_file()
+        isinstance(name, str) and os.path.isfile(f"{os.path.expanduser(name)}/config.json")
         for name in (first, *others)
     ]
     if (any(are_models) and not is_model) or (Path(first).is_file() and not takes_file):

@@ -51,6 +51,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     Raises:
         InputError: The disk is full.
     """
+    is_new = not path.parent.exists()
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f"{PARTIAL}{secrets.token_hex(8)}{path.suffix}")
     try:
@@ -63,6 +64,9 @@ def atomic_file(path: Path) -> Iterator[Path]:
         raise unwritable(path, error) from error
     finally:
         fresh.unlink(missing_ok=True)
+        if is_new:
+            with contextlib.suppress(OSError):
+                path.parent.rmdir()  # fails unless it is empty
 
 
 def check_place(file: Path, what: str) -> None:
@@ -81,8 +85,16 @@ def check_place(file: Path, what: str) -> None:
         )
     if file.is_dir():
         raise InputError(f"{file} is a folder. Name a file for {what}, such as {file / 'result'}.")
-    if not os.access(file.absolute().parent, os.W_OK):
-        raise unwritable(file, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+    check_rights(file)
+
+
+def check_rights(output: Path) -> None:
+    """Raises InputError unless the user may write into a new or existing folder, or for a file."""
+    place = output.absolute()
+    while not place.is_dir():
+        place = place.parent
+    if not os.access(place, os.W_OK):
+        raise unwritable(output, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
 
 def unwritable(output: Path, error: BaseException) -> InputError:

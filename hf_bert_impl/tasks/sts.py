@@ -74,9 +74,12 @@ def read_sts(path: str | Path) -> list[StsFile]:
 
 def _read_file(path: Path) -> StsFile:
     file = StsFile(path.name, [], [])
-    columns = COLUMNS if form_of(path) in ("json", "parquet", "folder") else ("0", "1", "2")
-    # Some lines of 2015 and 2016 have further fields for their sources.
-    for row in sound(read_records(path, columns, header=False, ragged=True), path):
+    is_table = form_of(path) not in ("json", "parquet", "folder")
+    columns = ("0", "1", "2") if is_table else COLUMNS
+    # Some lines of 2015 and 2016 have further fields for their sources. Fields that are missing,
+    # such as those of a README in the folder, are reported below.
+    rows = read_records(path, columns, header=False, ragged=True, optional=is_table)
+    for row in sound(rows, path):
         place, (gold, *pair) = row.place, row.values
         if gold is None or not str(gold).strip():
             continue
@@ -90,7 +93,7 @@ def _read_file(path: Path) -> StsFile:
 def gold_score(value: Any, place: str) -> float:
     """A human score as a finite number; InputError with its place otherwise."""
     try:
-        gold = float(value)
+        gold = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         gold = math.nan
     if not math.isfinite(gold):

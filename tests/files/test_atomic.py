@@ -8,7 +8,7 @@ import pytest
 from safetensors import SafetensorError
 
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.files.atomic import atomic_file, check_place, is_disk_full, swap_in
+from hf_bert_impl.files.atomic import atomic_file, check_place, check_rights, is_disk_full, swap_in
 
 
 def test_a_file_is_replaced_at_once(write, tmp_path):
@@ -64,7 +64,7 @@ def test_a_full_disk_names_the_file(tmp_path, largest_file):
         with (
             largest_file(1),
             pytest.raises(InputError, match=r"a\.npy cannot be written \(.*\)\. Free some disk"),
-            atomic_file(tmp_path / "a.npy") as fresh,
+            atomic_file(tmp_path / "new" / "a.npy") as fresh,
         ):
             write(fresh)
     assert not [*tmp_path.iterdir()]
@@ -78,3 +78,5 @@ def test_places_that_cannot_be_written(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # a superuser may do anything
     with pytest.raises(InputError, match=r"b.png cannot be written \(Permission denied\)"):
         check_place(tmp_path / "b.png", "--plot")
+    with pytest.raises(InputError, match=r"new/out cannot be written \(Permission denied\)"):
+        check_rights(tmp_path / "new" / "out")
