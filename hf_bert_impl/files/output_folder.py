@@ -39,14 +39,25 @@ def claimed(folder: Path, sources: Iterable[Path], overwrite: bool | None) -> It
     """Checks a folder by `check_output` and locks it; removes the remains of killed runs.
 
     Raises:
-        InputError: The folder is not writable or locked by another run, or as for `check_output`.
+        InputError: The folder is not writable or locked by another run, or mounted, or as for
+            `check_output`.
     """
     place = Path(os.path.realpath(folder))  # of a link to itself, too
+    check_movable(place)
     with output_lock(place):
         check_output(folder, sources, overwrite)
         for left in place.parent.glob(glob.escape(_fresh_prefix(place)) + "*"):
             shutil.rmtree(left, ignore_errors=True)
         yield
+
+
+def check_movable(folder: Path) -> None:
+    """Raises InputError for a mounted folder, which cannot be replaced as a whole."""
+    if os.path.ismount(folder):
+        raise InputError(
+            f"{folder} is a mounted folder, which cannot be replaced. Choose a new folder in it, "
+            f"such as {folder / 'model'}."
+        )
 
 
 def check_output(

@@ -20,7 +20,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_bert_impl.files.atomic import atomic_file, is_disk_full, swap_in
 from hf_bert_impl.files.json_files import write_json
-from hf_bert_impl.files.output_folder import check_output
+from hf_bert_impl.files.output_folder import check_movable, check_output
 from hf_bert_impl.model_card import CARD, markdown_table, model_card
 from hf_bert_impl.tasks.base import Split, Task
 from hf_bert_impl.training.checkpointing import (
@@ -55,12 +55,13 @@ def check_new(options: FinetuningOptions, inputs: Iterable[str] = ()) -> None:
         inputs: The model and the data; names that are no paths are ignored.
 
     Raises:
-        InputError: OUT is a file or has files, a stopped run left files, or replacing OUT would
-            delete an input.
+        InputError: OUT is a file, mounted or has files, a stopped run left files, or replacing OUT
+            would delete an input.
     """
     # After a restart by the launcher, existing files are its own.
     overwrite = options.overwrite or has_begun(options.output)
     sources = [path for path in map(Path, inputs) if path.exists()]
+    check_movable(options.output)
     check_output(options.output, sources, overwrite)
     content = "a run to continue with `resume=True`"
     check_output(unfinished(options.output), sources, overwrite or options.resume, content)

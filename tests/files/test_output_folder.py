@@ -1,11 +1,14 @@
 """Atomic writes of folders, which keep files of others."""
 
 import json
+import os
 
 import pytest
 
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.output_folder import REPORT, check_output, claimed, output_folder
+from hf_bert_impl.training.finetuning_options import FinetuningOptions
+from hf_bert_impl.training.finetuning_output import check_new
 
 
 def make(folder, **files):
@@ -26,6 +29,16 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path):
     full = pytest.raises(InputError, match=r"cannot be written \(No space left")
     with full, output_folder(tmp_path / "out"):
         raise OSError(28, "No space left on device")
+
+
+def test_a_mounted_folder_cannot_be_replaced(tmp_path, monkeypatch):
+    """Renaming it fails, so it is told before any work."""
+    options = FinetuningOptions(model="m", output=tmp_path)
+    monkeypatch.setattr(os.path, "ismount", lambda place: str(place) == str(tmp_path))
+    for check in (lambda: make(tmp_path, a="1"), lambda: check_new(options)):
+        with pytest.raises(InputError, match=r"is a mounted folder.* such as .*/model\."):
+            check()
+    make(tmp_path / "model", a="1")
 
 
 def test_what_is_in_it_is_not_replaced_unasked(tmp_path):
