@@ -34,7 +34,7 @@ from hf_bert_impl.data.text_input import (
 from hf_bert_impl.data.vector_table import as_stored, join_files
 from hf_bert_impl.distributed.batch_tasks import facts_of
 from hf_bert_impl.errors import InputError, InputNote, one_line
-from hf_bert_impl.files.atomic import atomic_file, sync
+from hf_bert_impl.files.atomic import atomic_file, is_newer, sync
 from hf_bert_impl.files.json_files import read_json, write_json
 from hf_bert_impl.files.lock import lock_file
 from hf_bert_impl.files.text import escaped
@@ -254,10 +254,12 @@ class Job:
                 "`output`, or replace it with `overwrite=True`.",
                 " ".join(("output", "overwrite=True", *filter(str.isidentifier, names))),
             )
-        is_finished = (folder / MANIFEST).exists() and all(
-            (folder / part).exists() for part in read_json(folder / MANIFEST)["parts"]
-        )
-        if is_finished and not resume and not overwrite:
+        is_finished = is_newer(self.output, folder / JOB)  # its run was killed at the end
+        if not self.is_file:
+            is_finished = (folder / MANIFEST).exists() and all(
+                (folder / part).exists() for part in read_json(folder / MANIFEST)["parts"]
+            )
+        if is_finished and not (resume or overwrite or self.is_file):
             raise InputError(
                 f"{folder} is finished. Replace it with `overwrite=True`, or choose another "
                 "output.",
@@ -266,20 +268,15 @@ class Job:
         return None if is_finished and not overwrite else bool(differences) or is_finished
 
     def discard(self) -> None:
-        """Removes the chunks, so that what a kill leaves is either a job or none.
+        """Removes the chunks and last the settings, so that a kill leaves a job or none.
 
         The folder itself may be a mounted one, or a link to another.
         """
-        gone = self.folder
-        if self.is_file and gone.exists():
-            gone = self.folder.with_name(f".{self.folder.name}.gone")
-            shutil.rmtree(gone, ignore_errors=True)
-            os.rename(self.folder, gone)
-        for file in sorted(gone.glob("*"), key=lambda file: file.name == JOB):  # which is last
-            if file.name != lock_file(gone).name:
+        for file in sorted(self.folder.glob("*"), key=lambda file: file.name == JOB):
+            if file.name != lock_file(self.folder).name:
                 shutil.rmtree(file) if file.is_dir() else file.unlink()
         with contextlib.suppress(OSError):
-            gone.rmdir()
+            self.folder.rmdir()
 
     def finish(self, parts: list[Path], rows: int, rejects: Iterable[str]) -> None:
         """Writes the rejected rows, then the output or its manifest; `rows` counts both."""

@@ -64,6 +64,8 @@ def run_job(
         report: dict[str, Any] = {"output": str(job.output), "rows": 0, "rejected": 0, "tokens": 0}
         report |= {"parts": 0, "parts_made": 0, "resumed_from": 0, "seconds": 0.0}
         if job.check(settings, resume, overwrite) is None:
+            if job.is_file:
+                job.discard()  # what a run that was killed at the end has left
             return report | {"finished": True, "precision": None}
         chunks, opening = job.chunks(), list[list[JobRow]]()
         # Wrong input is reported before a model is loaded, e.g. that the column is missing.

@@ -5,6 +5,7 @@ import json
 import pytest
 from pyarrow.parquet import read_table
 
+from hf_bert_impl.distributed.job import Job
 from tests.distributed.results import finished, rejects
 
 TEXTS = ["nice to meet you", "the river rose", "", "over night ."]
@@ -43,6 +44,37 @@ def test_classify(hf_bert, one_error_line, save_tiny, lines, tmp_path):
     one_error_line(
         hf_bert("classify", one, lines, "-o", tmp_path / "b"), "one label", "CrossEncoder"
     )
+
+
+@pytest.mark.parametrize("removed", [0, 2, 9])
+def test_killed_after_the_output_was_written(
+    hf_bert, one_error_line, save_tiny, lines, tmp_path, monkeypatch, removed
+):
+    """While it removed its parts: the same command removes the rest, and computes nothing."""
+    model, out = save_tiny("BertForSequenceClassification", num_labels=3), tmp_path / "o.parquet"
+    command = ("classify", model, lines, "-o", out, "--column", "text", "--part-size", "2")
+
+    def killed(job, *_):
+        for file in sorted(job.folder.glob("part-*"))[:removed]:
+            file.unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Job, "discard", killed)
+        assert hf_bert(*command, "-q").status == 130
+    before = out.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(Job, "compute", None)
+        assert hf_bert(*command) == (0, f"{out} is finished\n", "")
+    assert out.read_bytes() == before and not out.with_name("o.parquet.parts").exists()
+    # What an interrupted --overwrite has left is no reason to replace the older output.
+    make = Job.compute
+    with monkeypatch.context() as patch:
+        calls = iter([make, make, killed])
+        patch.setattr(Job, "compute", lambda *arguments: next(calls)(*arguments))
+        assert hf_bert(*command, "--overwrite").status == 130
+    one_error_line(hf_bert(*command), "exists", "--overwrite")
+    assert hf_bert(*command, "--overwrite").status == 0 and out.read_bytes() == before
 
 
 def test_folders_with_a_dot(hf_bert, one_error_line, save_tiny, lines, tmp_path, monkeypatch):
