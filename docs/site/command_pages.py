@@ -12,12 +12,16 @@ from hf_bert_impl.cli import app
 
 #: A search for an option leads here before the pages that use it.
 FOUND_FIRST = "---\nsearch:\n  boost: 4\n---"
+ORDER = (
+    "The model is the first argument and the input the second. `pretrain` and `tokenizer` make a "
+    "model and a tokenizer of texts, so the texts come first. Each command also has `--help`."
+)
 
 
 def commands_page() -> str:
     """The Markdown of a page that names every command, argument and option."""
     root: Any = typer.main.get_command(app)
-    parts = [FOUND_FIRST, "# Commands", root.help, "Each command also has `--help`.", options(root)]
+    parts = [FOUND_FIRST, "# Commands", root.help, ORDER, options(root)]
     for name, command in root.commands.items():
         parts += sections(f"hf-bert {name}", command, 2)
     return "\n\n".join(parts) + "\n"
