@@ -226,13 +226,13 @@ def pairs_of_words(
         verbs: Words for the first hole.
         objects: Words for the second hole.
     """
-    figure, axes = plt.subplots(1, len(tables), figsize=(figures.PAGE, 3.4))
-    for axis, (title, values) in zip(axes, tables, strict=True):
+    figure, axes = plt.subplots(1, len(tables), figsize=(figures.PAGE, 3.4), sharey=True)
+    for number, (axis, (title, values)) in enumerate(zip(axes, tables, strict=True)):
         percent = 100 * np.asarray(values)
         figures.heat_map(
-            axis, percent, x="object (second hole)", y="verb (first hole)",
-            bar="share of the pairs (%)", columns=objects, rows=verbs, limits=(0, 100),
-            colours="Blues",
+            axis, percent, x="object (second hole)", y=" " if number else "verb (first hole)",
+            bar="share of the pairs (%)" if number == len(tables) - 1 else "", columns=objects,
+            rows=verbs, limits=(0, 100), colours="Blues",
         )  # fmt: skip
         axis.tick_params(axis="x", rotation=0)
         for (row, column), value in np.ndenumerate(percent):
@@ -240,4 +240,4 @@ def pairs_of_words(
             axis.text(column, row, f"{value:.0f}", ha="center", va="center", color=colour)
         axis.set_title(title)
     figure.suptitle("A verb and its object: two hidden words")
-    figures.show(figure, "Shares of pairs of a verb and an object, independent and counted")
+    figures.show(figure, "Shares of pairs of a verb and an object: both at once, in turn, counted")
