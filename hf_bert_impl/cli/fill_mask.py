@@ -37,21 +37,16 @@ class FillMask:
             import torch
 
             from hf_bert_impl.encoders.lengths import longest_sequence
-            from hf_bert_impl.inference.loading import (
-                load_config,
-                load_tokenizer,
-                load_whole,
-                prepare_model,
-            )
+            from hf_bert_impl.inference import loading
             from hf_bert_impl.inference.masked_words import best_tokens, encode_masked
 
-            tokenizer = load_tokenizer(checkpoint.path)
+            tokenizer = loading.load_tokenizer(checkpoint.path)
             # Checked before the weights are loaded.
-            limit = longest_sequence(load_config(checkpoint))
+            limit = longest_sequence(loading.load_config(checkpoint))
             ids = encode_masked(tokenizer, self.text, limit)
-            loaded, _ = load_whole(checkpoint, "masked-lm", dtype=torch.float32)
+            loaded, _ = loading.load_whole(checkpoint, "masked-lm", dtype=torch.float32)
             if not checkpoint.is_bert:
-                prepare_model(loaded, None)
+                loading.prepare_model(loaded, None)
             (masks,) = best_tokens(loaded, tokenizer, [ids], self.top_k)
         if self.as_json:
             typer.echo(to_json({"text": self.text, "masks": masks}))
