@@ -236,6 +236,17 @@ def test_computed_by_stock(prefix, what, monkeypatch):
         torch.testing.assert_close(found[name], value, atol=2e-5, rtol=0)
 
 
+def test_another_head_after_a_call():
+    stock = random_stock("RobertaForTokenClassification", 6)
+    model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
+    batch = random_batch(stock, "right")
+    call(model, batch)
+    for one in (model, stock):
+        one.classifier = copy.deepcopy(one.classifier)
+        one.classifier.__class__ = Flipped
+    assert_close(call(model, batch), call(stock, batch), attended(batch), 1e-4)
+
+
 def test_exported():
     stock = random_stock("DistilBertForTokenClassification", 2)
     batch = random_batch(stock, "right")
