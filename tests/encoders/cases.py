@@ -125,7 +125,7 @@ def random_batch(model: Any, kind: str, seed: int = 0, length: int = 13) -> dict
 
 
 def random_labels(model: Any, batch: dict[str, Any], seed: int = 0) -> dict[str, Tensor]:
-    """The labels of a head; masked-out tokens have none."""
+    """The labels of a head; most masked-out tokens have none."""
     name, config, ids = type(model).__name__, model.config, batch["input_ids"]
     generator = torch.Generator().manual_seed(seed)
 
@@ -143,7 +143,9 @@ def random_labels(model: Any, batch: dict[str, Any], seed: int = 0) -> dict[str,
     limit = config.vocab_size if "Masked" in name else config.num_labels
     labels = numbers(limit, *ids.shape)
     mask = batch.get("attention_mask")
-    return {"labels": labels if mask is None else labels.masked_fill(mask == 0, -100)}
+    if mask is not None:
+        labels = labels.masked_fill((mask == 0) & (numbers(4, *ids.shape) > 0), -100)
+    return {"labels": labels}
 
 
 def attended(batch: dict[str, Any]) -> Tensor:

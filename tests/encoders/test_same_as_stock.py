@@ -199,9 +199,10 @@ def test_packed_heads(prefix, head):
     packed = {"input_ids": batch["input_ids"][tokens][None]}
     packed["cu_seq_lens_q"] = torch.tensor([0, *tokens.sum(1).tolist()]).cumsum(0).int()
     if "Question" not in name:
-        batch |= random_labels(stock, batch)
-        labels = batch["labels"]
-        packed["labels"] = labels[tokens][None] if labels.ndim == 2 else labels
+        labels = packed["labels"] = random_labels(stock, batch)["labels"]
+        if labels.ndim == 2:
+            packed["labels"], labels = labels[tokens][None], labels.masked_fill(~tokens, -100)
+        batch["labels"] = labels
     for change in (lambda: None, lambda: hook_a_layer(model)):
         change()
         with torch.no_grad():
