@@ -32,9 +32,8 @@ def network(side: int, patch: int, size: int, heads: int, hidden: int, blocks: i
     cut = drawing.box(4.6, 0.35, f"patches (B, {patches}, {patch**2})", width=2.4, fill="yellow")
     vectors = drawing.box(4.6, 1.0, f"one matrix: (B, {patches}, {size})", width=2.4)
     first = drawing.box(1.3, 1.65, f"class token ({size})", width=2.0)
-    position = drawing.box(
-        7.8, 1.65, f"a vector for each position ({patches + 1}, {size})", width=2.4
-    )
+    vector = f"position vectors ({patches + 1}, {size})"
+    position = drawing.box(7.8, 1.65, vector, width=2.2)
     joined = drawing.box(4.6, 1.65, f"joined, and added: (B, {patches + 1}, {size})", width=2.8)
     look = f"norm, self-attention of {heads} heads, +"
     looks = drawing.box(4.6, 2.5, look, width=2.8, fill="orange")
@@ -121,7 +120,7 @@ def by_amount(
         axis.set(title=test, xlabel="pictures to learn from", ylabel="accuracy (%)", ylim=(0, 108))
         axis.legend(fontsize=8, loc="lower right")
     seeds = len(next(iter(found.values()))[kinds[0]])
-    figure.suptitle(f"{tests:,} test pictures: mean, minimum and maximum of {seeds} seed(s)")
+    figure.suptitle(f"{tests:,} test pictures; mean, minimum and maximum over the seeds ({seeds})")
     figures.show(
         figure,
         "Accuracy on known and new fonts by the number of pictures, with convolutions to compare",
