@@ -82,7 +82,7 @@ notebooks: $(VENV)/.installed-notebooks ## run all notebooks, and store their ou
 	$(if $(ALONE),env -u OMP_NUM_THREADS $(VENV)/bin/python $(PYTEST) -n 0 $(NBMAKE) $(ALONE))
 
 lessons: $(VENV)/.installed-notebooks ## open the lessons in JupyterLab
-	$(VENV)/bin/jupyter lab --notebook-dir notebooks
+	$(VENV)/bin/jupyter lab --notebook-dir notebooks $(ARGS)
 
 # Neither the build nor the pages use the network.
 docs: $(VENV)/.installed-docs ## build the documentation site into build/site, and check its links
