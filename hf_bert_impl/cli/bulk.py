@@ -15,7 +15,7 @@ from hf_bert_impl.data.option_ranges import PROCESSES
 from hf_bert_impl.data.text_input import Columns, find_inputs
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require
-from hf_bert_impl.files.atomic import check_rights, is_newer
+from hf_bert_impl.files.atomic import check_rights
 from hf_bert_impl.files.json_files import to_json
 
 
@@ -170,7 +170,7 @@ def check_output(given: JobOptions, endings: tuple[str, ...]) -> None:
             output.with_name(f"{output.name}{ending}") for ending in (".parts", ".rejects.jsonl")
         ]
         # The job is there as well if its run was killed after it had written the output.
-        is_own = is_newer(output, others[0] / "_job.json")
+        is_own = (others[0] / "manifest.json").exists()
         overwrite = given.overwrite or given.resume or is_own
         check_output_file("--output", output, overwrite, sources=[source], others=others)
     else:

@@ -8,7 +8,8 @@ of the chunks is the output, or `OUTPUT.parts` next to an output of one file:
 - `_job.json`: the settings that must match to resume
 - `manifest.json` and `rejects.jsonl`: written at the end
 
-At the end, the chunks of a one-file output are joined and their folder is removed.
+At the end, the chunks of a one-file output are joined to `whole`, which becomes the output, and
+their folder is removed. A manifest without `whole` shows that the output is there.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from hf_bert_impl.data.text_input import (
 from hf_bert_impl.data.vector_table import as_stored, join_files
 from hf_bert_impl.distributed.batch_tasks import facts_of
 from hf_bert_impl.errors import InputError, InputNote, one_line
-from hf_bert_impl.files.atomic import atomic_file, is_newer, sync
+from hf_bert_impl.files.atomic import atomic_file, sync
 from hf_bert_impl.files.json_files import read_json, write_json
 from hf_bert_impl.files.lock import lock_file
 from hf_bert_impl.files.text import escaped
@@ -109,6 +110,11 @@ class Job:
         """The folder of the chunks."""
         beside = self.output.with_name(f"{self.output.name}.parts")
         return beside if self.is_file else self.output
+
+    @property
+    def _whole(self) -> Path:
+        """The chunks joined, before they become the output."""
+        return self.folder / f"whole{self.output.suffix}"
 
     def settings(self, engine: str) -> dict[str, Any]:
         """Settings that must match to resume, besides `COMPUTED`; each engine has its own files."""
@@ -254,11 +260,12 @@ class Job:
                 "`output`, or replace it with `overwrite=True`.",
                 " ".join(("output", "overwrite=True", *filter(str.isidentifier, names))),
             )
-        is_finished = is_newer(self.output, folder / JOB)  # its run was killed at the end
-        if not self.is_file:
-            is_finished = (folder / MANIFEST).exists() and all(
-                (folder / part).exists() for part in read_json(folder / MANIFEST)["parts"]
-            )
+        is_finished = (folder / MANIFEST).exists()
+        if self.is_file:  # then its run was killed at the end
+            is_finished = is_finished and self.output.exists() and not self._whole.exists()
+        elif is_finished:
+            parts = read_json(folder / MANIFEST)["parts"]
+            is_finished = all((folder / part).exists() for part in parts)
         if is_finished and not (resume or overwrite or self.is_file):
             raise InputError(
                 f"{folder} is finished. Replace it with `overwrite=True`, or choose another "
@@ -270,9 +277,12 @@ class Job:
     def discard(self) -> None:
         """Removes the chunks and last the settings, so that a kill leaves a job or none.
 
-        The folder itself may be a mounted one, or a link to another.
+        The manifest goes before `whole`, without which it would say that the output is there. The
+        folder itself may be a mounted one, or a link to another.
         """
-        for file in sorted(self.folder.glob("*"), key=lambda file: file.name == JOB):
+        last = (MANIFEST, self._whole.name, JOB)
+        names = {name: place for place, name in enumerate(last, start=1)}
+        for file in sorted(self.folder.glob("*"), key=lambda file: names.get(file.name, 0)):
             if file.name != lock_file(self.folder).name:
                 shutil.rmtree(file) if file.is_dir() else file.unlink()
         with contextlib.suppress(OSError):
@@ -283,22 +293,22 @@ class Job:
         place = self.folder / REJECTS
         with atomic_file(place) as fresh, fresh.open("w", encoding="utf-8") as file:
             rejected = sum(bool(file.write(line)) for line in rejects)
+        names = [file.name for file in parts]
+        manifest = {"rows": rows - rejected, "rejected": rejected, "parts": names}
         if not self.is_file:
             own = {*parts, *(part.with_suffix(f".{REJECTS}") for part in parts)}
             for left in {*self.folder.glob(".partial-*"), *self.folder.glob("part-*")} - own:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
-            names = [file.name for file in parts]
-            manifest = {"rows": rows - rejected, "rejected": rejected, "parts": names}
             write_json(self.folder / MANIFEST, manifest)
         else:
-            whole = self.folder / f"whole{self.output.suffix}"
-            join_files(parts, whole)
-            sync(whole)
+            join_files(parts, self._whole)
+            sync(self._whole)
+            write_json(self.folder / MANIFEST, manifest)
             beside = self.output.with_name(f"{self.output.name}.{REJECTS}")
             beside.unlink(missing_ok=True)
             if rejected:
                 os.replace(place, beside)
-            os.replace(whole, self.output)
+            os.replace(self._whole, self.output)
             self.discard()
             place = beside
         if rejected:

@@ -97,12 +97,6 @@ def check_rights(output: Path) -> None:
         raise unwritable(output, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
 
-def is_newer(file: Path, other: Path) -> bool:
-    """Whether both files exist, and the first was written last."""
-    files = (file, other)
-    return all(map(Path.exists, files)) and file.stat().st_mtime_ns >= other.stat().st_mtime_ns
-
-
 def unwritable(output: Path, error: BaseException) -> InputError:
     """The error for an output that cannot be written."""
     return InputError(

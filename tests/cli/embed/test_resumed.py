@@ -151,6 +151,14 @@ def test_the_same_command_resumes(hf_bert, interrupted, model, output, more):
     assert_complete(output, expected(model))
 
 
+def test_a_newer_file_of_others_is_not_the_output(hf_bert, one_error_line, interrupted, output):
+    output.write_bytes(b"mine")
+    parts = sorted(output.with_name("vectors.npy.parts").iterdir())
+    one_error_line(hf_bert(*interrupted), "exists", "--overwrite")
+    assert output.read_bytes() == b"mine"
+    assert sorted(output.with_name("vectors.npy.parts").iterdir()) == parts
+
+
 def test_the_token_budget_may_change_where_it_changes_no_bit(
     hf_bert, one_error_line, model, lines, output, monkeypatch
 ):
