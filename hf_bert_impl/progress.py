@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator
+
+from hf_bert_impl.extras import require
 
 
 @contextlib.contextmanager
@@ -59,3 +62,17 @@ def text_progress(
             update(count, note)
 
         yield advance
+
+
+@contextlib.contextmanager
+def dataset_bars(show: bool) -> Iterator[None]:
+    """Shows the progress bars of `datasets` on a terminal only."""
+    datasets = require("datasets", "train", "reading data sets")
+    was_shown = not datasets.are_progress_bars_disabled()
+    if not (show and sys.stderr.isatty()):
+        datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if was_shown:
+            datasets.enable_progress_bars()

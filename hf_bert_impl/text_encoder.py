@@ -118,6 +118,8 @@ class TextEncoder(SentenceTransformer):
             check_choice("pooling", pooling, POOLINGS)
         if truncate_dim is not None:
             COUNT.check("truncate_dim", truncate_dim)
+        if model_name_or_path is None and not options.get("modules"):
+            raise InputError("there is no model. Give a folder, a hub id or `modules`.")
         path = None if model_name_or_path is None else os.path.expanduser(model_name_or_path)
         options |= {"device": str(find_device(device)), "truncate_dim": truncate_dim}
         with checked_files(path, self.model_type, options):

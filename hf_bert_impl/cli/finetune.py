@@ -14,6 +14,7 @@ from hf_bert_impl.cli.options import OPTIONAL
 from hf_bert_impl.cli.shared_options import TASKS, DataOptions, only
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.json_files import to_json
+from hf_bert_impl.progress import dataset_bars
 from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 
@@ -91,7 +92,7 @@ class Finetune(FinetuningOptions, DataOptions):
                 check_new(options)
                 reserve(repository, made.head)
             try:
-                with progress(not is_quiet) as callbacks:
+                with dataset_bars(not is_quiet), progress(not is_quiet) as callbacks:
                     sources = Sources(self.train or "train", validation, self.test)
                     report = finetune(made, sources, options, callbacks)
             except KeyboardInterrupt:

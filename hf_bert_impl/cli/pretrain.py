@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 import typer
@@ -16,6 +13,7 @@ from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.shared_options import only
 from hf_bert_impl.data.option_ranges import COUNT
 from hf_bert_impl.files.json_files import to_json
+from hf_bert_impl.progress import dataset_bars
 from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 
@@ -100,21 +98,6 @@ class Pretrain(PretrainingOptions):
             typer.echo(to_json(result))
         elif not is_quiet:
             print_result(result)
-
-
-@contextlib.contextmanager
-def dataset_bars(show: bool) -> Iterator[None]:
-    """Shows the progress bars of `datasets` on a terminal only."""
-    import datasets
-
-    was_shown = not datasets.are_progress_bars_disabled()
-    if not (show and sys.stderr.isatty()):
-        datasets.disable_progress_bars()
-    try:
-        yield
-    finally:
-        if was_shown:
-            datasets.enable_progress_bars()
 
 
 def print_result(result: PretrainingResult) -> None:

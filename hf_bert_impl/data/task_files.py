@@ -12,6 +12,7 @@ from hf_bert_impl.data.text_folder import labelled_text_files, read_lenient, tex
 from hf_bert_impl.data.text_input import Row, form_of, read_records, sound
 from hf_bert_impl.errors import InputError, InputNote, one_line
 from hf_bert_impl.extras import require
+from hf_bert_impl.progress import dataset_bars
 
 
 def read_rows(file: str | Path, columns: Sequence[str] | None) -> list[Row]:
@@ -69,7 +70,8 @@ def read_dataset(name: str, split: str, columns: Sequence[str]) -> list[Row]:
     datasets = require("datasets", "train", "reading a data set by its id")
     path, _, configuration = name.partition(":")
     try:
-        table = datasets.load_dataset(path, configuration or None, split=split)
+        with dataset_bars(True):
+            table = datasets.load_dataset(path, configuration or None, split=split)
     except (ValueError, OSError, datasets.exceptions.DatasetsError) as error:
         reason = one_line(error)[:300]
         raise InputError(

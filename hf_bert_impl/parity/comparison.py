@@ -24,6 +24,7 @@ from hf_bert_impl.inference.eval_mode import eval_mode
 from hf_bert_impl.parity.report import ParityReport, ParityRow
 from hf_bert_impl.parity.tensors import (
     FP32_TOLERANCE,
+    SMALLEST_SCALE,
     compare_outputs,
     exact_row,
     selected_tensors,
@@ -308,7 +309,8 @@ def _gradient_rows(
     case: str, ours: Mapping[str, Tensor], reference: Mapping[str, Tensor], tolerance: float
 ) -> list[ParityRow]:
     """A row for every parameter's gradient."""
-    floor = GRADIENT_FLOOR * max(gradient.abs().max().item() for gradient in reference.values())
+    largest = max(gradient.abs().max().item() for gradient in reference.values())
+    floor = GRADIENT_FLOOR * largest or SMALLEST_SCALE  # 0 for a token classifier of one label
     return [
         exact_row(case, f"grad {name}", ours[name], gradient, tolerance, floor)
         for name, gradient in reference.items()

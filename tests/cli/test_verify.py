@@ -19,6 +19,25 @@ def test_table_of_a_small_model(hf_bert, save_tiny):
     assert "upstream" in result.out
 
 
+@pytest.mark.parametrize(
+    ("head", "fields"),
+    [
+        pytest.param("SequenceClassification", {"num_labels": 1}, id="one number"),
+        pytest.param("SequenceClassification", {"problem_type": "regression"}, id="two numbers"),
+        pytest.param(
+            "SequenceClassification",
+            {"num_labels": 4, "problem_type": "multi_label_classification"},
+            id="labels beside each other",
+        ),
+        pytest.param("TokenClassification", {"num_labels": 1}, id="gradients are all zero"),
+    ],
+)
+def test_every_kind_of_labels(hf_bert, save_tiny, head, fields):
+    folder = save_tiny(f"BertFor{head}", **fields)
+    result = hf_bert("verify", folder, "--gradients", "--no-bf16", "--text", "the river .")
+    assert (result.status, result.err) == (0, "")
+
+
 def test_json_has_every_row(hf_bert, save_tiny):
     folder = save_tiny()
     data = hf_bert("verify", folder, "--json").report

@@ -64,7 +64,7 @@ def test_folder_of_classes(tmp_path):
         read_rows(tmp_path / "pos", ["text", "label"])
 
 
-def test_data_set_gives_the_names_of_classes(tmp_path):
+def test_data_set_gives_the_names_of_classes(tmp_path, capfd):
     features = datasets.Features(
         text=datasets.Value("string"),
         label=datasets.ClassLabel(names=["bad", "good"]),
@@ -74,8 +74,10 @@ def test_data_set_gives_the_names_of_classes(tmp_path):
     folder = tmp_path / "set"
     folder.mkdir()
     datasets.Dataset.from_dict(columns, features=features).to_parquet(folder / "train.parquet")
+    capfd.readouterr()
     rows = read_dataset(str(folder), "train", ["label", "tags"])
     assert values(rows) == [("good", ["O", "B-x"]), (None, [])]
+    assert capfd.readouterr().err == ""  # no bar without a terminal
     with pytest.raises(ValueError, match=r"no column 'x'\. Use one of 'text', 'label', 'tags'"):
         read_dataset(str(folder), "train", ["x"])
     with pytest.raises(ValueError, match="split 'test' of the data set"):

@@ -371,8 +371,9 @@ def test_a_wrong_dimension_is_not_queued(encoder):
         ({"max_length": 2}, "max_length is 2.*3 to 31"),
         ({"max_length": POSITIONS + 1}, "max_length is 32.*3 to 31"),
         ({"device": "nowhere"}, "This machine has no device 'nowhere'"),
+        ({"path": None}, "there is no model"),
     ],
 )
 def test_wrong_arguments_of_loading(tiny, options, message):
     with pytest.raises(ValueError, match=message):
-        TextEncoder.from_pretrained(tiny, **options)
+        TextEncoder.from_pretrained(**{"path": tiny} | options)
