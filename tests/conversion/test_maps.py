@@ -1,5 +1,7 @@
 """The tables of names: wrapped models, optimizers, and TensorFlow's Model Garden."""
 
+import json
+
 import pytest
 import torch
 
@@ -12,7 +14,7 @@ from hf_bert_impl.conversion.planning import plan
 from hf_bert_impl.conversion.tensors import Unread
 from hf_bert_impl.errors import InputError
 from tests.conversion.cases import (
-    CLASSIFICATION,
+    FIXTURES,
     MASKED,
     PRETRAINING,
     assert_same,
@@ -63,104 +65,25 @@ def test_decoder_with_cross_attention():
 # --- TensorFlow 2's object-based checkpoints ----------------------------------------------------
 
 
-#: Modules around the layers: of the functional encoder, and of the one with attributes.
-AROUND = {
-    "embeddings.word_embeddings": ("layer_with_weights-0", "_embedding_layer"),
-    "embeddings.position_embeddings": ("layer_with_weights-1", "_position_embedding_layer"),
-    "embeddings.token_type_embeddings": ("layer_with_weights-2", "_type_embedding_layer"),
-    "embeddings.LayerNorm": ("layer_with_weights-3", "_embedding_norm_layer"),
-    "pooler.dense": ("layer_with_weights-6", "_pooler_layer"),
-}
-INSIDE = {
-    "attention.self.query": "_attention_layer/_query_dense",
-    "attention.self.key": "_attention_layer/_key_dense",
-    "attention.self.value": "_attention_layer/_value_dense",
-    "attention.output.LayerNorm": "_attention_layer_norm",
-    "intermediate.dense": "_intermediate_dense",
-    "output.dense": "_output_dense",
-    "output.LayerNorm": "_output_layer_norm",
-}
-MASKED_LM = {
-    "embeddings.word_embeddings": "masked_lm/embedding_table",
-    "cls.predictions": "masked_lm/output_bias.Sbias",
-    "cls.predictions.transform.dense": "masked_lm/dense",
-    "cls.predictions.transform.LayerNorm": "masked_lm/layer_norm",
-}
-END = "/.ATTRIBUTES/VARIABLE_VALUE"
+#: By layout: the class, and for each name that official.nlp wrote its shape and our name, or null.
+GARDEN = json.loads((FIXTURES / "model_garden/names.json").read_text())
 
 
-def garden(state, root, output, named, tail):
-    """Names and shapes as official.nlp 2.3.0 and 2.15.0 write them, made without the table.
-
-    `tail` has the modules outside the encoder's `root`; three heads, two layers.
-    """
-    result = {}
-    for name, tensor in state.items():
-        module, _, part = name.removeprefix("bert.").rpartition(".")
-        leaf = "/kernel" if part == "weight" else "/bias"
-        if "Norm" in module:
-            leaf = "/gamma" if part == "weight" else "/beta"
-        elif "embeddings" in module:
-            leaf = "/embeddings"
-        elif part == "weight":
-            tensor = tensor.t()
-        if module in tail:
-            path = tail[module]
-            leaf = "" if path.endswith(("embedding_table", "Sbias")) else leaf
-        elif module in AROUND:
-            path = root + AROUND[module][named]
-        else:
-            layer, _, inside = module.removeprefix("encoder.layer.").partition(".")
-            if ".self." in module:
-                tensor = tensor.unflatten(-1, (3, -1))
-            elif "attention.output.dense" in name and part == "weight":
-                tensor = tensor.unflatten(0, (3, -1))
-            block = f"_transformer_layers/{layer}"
-            block = block if named else f"layer_with_weights-{int(layer) + 4}"
-            path = f"{root}{block}/{INSIDE.get(inside, output)}"
-        result[path + leaf + END] = tensor.contiguous()
-    return result
-
-
-def inside_model(names_of):
-    return {name: f"model/{theirs}" for name, theirs in names_of.items()}
-
-
-CLASSIFIER = {"classifier": "model/layer_with_weights-1/out_proj"}
-SECOND = "model/classification_heads/0"
-POOLER = {"pooler.dense": f"{SECOND}/dense", "cls.seq_relationship": f"{SECOND}/out_proj"}
-LATER, BEFORE = "_attention_layer/_output_dense", "_attention_output_dense"
-
-
-@pytest.mark.parametrize(
-    ("class_name", "root", "output", "named", "tail"),
-    [
-        ("BertModel", "model/", BEFORE, False, {}),
-        ("BertModel", "", LATER, True, {}),
-        (MASKED, "encoder/", LATER, False, MASKED_LM),
-        (MASKED, "model/encoder_network/", LATER, True, inside_model(MASKED_LM)),
-        (CLASSIFICATION, "model/layer_with_weights-0/", LATER, False, CLASSIFIER),
-        (PRETRAINING, "model/encoder_network/", LATER, False, POOLER | inside_model(MASKED_LM)),
-    ],
-)
-def test_model_garden(class_name, root, output, named, tail):
+@pytest.mark.parametrize("layout", GARDEN)
+def test_model_garden(layout):
+    """The random models of this file, with three heads, as releases 2.3.0 and 2.15.0 store them."""
+    class_name, listed = GARDEN[layout].values()
     state, _ = random_model(class_name, num_labels=4)
-    source = garden(state, root, output, named, tail)
-    first = next(iter(source)).removesuffix(END[1:])
-    noise = {
-        "_CHECKPOINTABLE_OBJECT_GRAPH": Unread((), "string"),
-        f"save_counter{END}": torch.tensor(3),
-        f"optimizer/beta_1{END}": torch.tensor(0.5),
-        f"{first}.OPTIMIZER_SLOT/optimizer/m{END}": torch.zeros(3),
-    }
-    table = MODEL_GARDEN
-    if class_name == PRETRAINING:  # it has a pooler of its own
-        table = MODEL_GARDEN_PRETRAINER
-        noise[f"{root}layer_with_weights-6/kernel{END}"] = torch.zeros(6, 6)
-    tensors = source | noise
-    assert detect(tensors) is table
+    tensors = {"_CHECKPOINTABLE_OBJECT_GRAPH": Unread((), "string")}
+    for name, (shape, ours) in listed.items():
+        tensor = state.get(ours, torch.zeros(shape))
+        is_transposed = ours and "/kernel/" in name
+        tensors[name] = (tensor.t() if is_transposed else tensor).reshape(shape)
+    table = detect(tensors)
+    assert table is (MODEL_GARDEN_PRETRAINER if class_name == PRETRAINING else MODEL_GARDEN)
     whole = plan(table, tensors)
-    assert set(whole.ignored) == set(noise)
+    left_out = {name for name, (_, ours) in listed.items() if ours is None}
+    assert set(whole.ignored) == left_out | {"_CHECKPOINTABLE_OBJECT_GRAPH"}
     found = infer(whole, {})
     assert found.class_name == class_name
     cut = fit(whole, class_name, check_config({}, found))  # the shapes tell the heads
