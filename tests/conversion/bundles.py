@@ -6,9 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hf_bert_impl.conversion.readers import sstable
-from hf_bert_impl.conversion.readers.protobuf import BYTES, FIXED32, VARINT
-
-VERSION = 1
+from hf_bert_impl.conversion.readers.protobuf import BYTES, VARINT
 
 
 def varint(value: int) -> bytes:
@@ -21,24 +19,11 @@ def varint(value: int) -> bytes:
     return bytes(content)
 
 
-def number_field(number: int, value: int) -> bytes:
-    """An unsigned number as a field; empty for 0, the default."""
+def field(number: int, value: int | bytes) -> bytes:
+    """An unsigned number, and nothing for 0, the default; or a string or a message."""
+    if isinstance(value, bytes):
+        return varint(number << 3 | BYTES) + varint(len(value)) + value
     return varint(number << 3 | VARINT) + varint(value) if value else b""
-
-
-def fixed32_field(number: int, value: int) -> bytes:
-    """A number of four bytes as a field; empty for 0."""
-    return varint(number << 3 | FIXED32) + value.to_bytes(4, "little") if value else b""
-
-
-def bytes_field(number: int, value: bytes) -> bytes:
-    """A string or a message as a field; an empty one is written too."""
-    return varint(number << 3 | BYTES) + varint(len(value)) + value
-
-
-def write_header() -> bytes:
-    """The record under the empty key of a bundle with one data file."""
-    return number_field(1, 1) + bytes_field(3, number_field(1, VERSION))
 
 
 def block(*entries: tuple[int, bytes, bytes]) -> bytes:

@@ -98,6 +98,8 @@ REFUSED = [
     (*config(HEADS | {"id2label": [1]}), {}, "cannot be used"),
     (MASKED, without("layer.0"), {}, "layer 1, but not 0"),
     (MASKED, without("layer.1"), {}, "num_hidden_layers 2"),
+    ("flax", write("modules.json", "[{"), {}, "modules.json"),
+    ("flax", write("modules.json", [{"type": "x.Y", "path": "../z"}]), {}, "modules.json"),
     (MASKED, without("cls.predictions.bias"), {}, "cls.predictions.bias"),
     (MASKED, change(lambda state: state | {"bert.x": torch.ones(2)}), {}, "bert.x"),
     (*link("config.json", "none"), {}, "config.json is a link to nothing"),
@@ -141,9 +143,8 @@ def test_numbers_that_are_none(tmp_path, source, value):
 
 def test_overflow_in_a_smaller_dtype(tmp_path, source):
     folder = source(MASKED)
-    change(lambda state: state | {"cls.predictions.bias": state["cls.predictions.bias"] + 1e6})(
-        folder
-    )
+    bias = "cls.predictions.bias"
+    change(lambda state: state | {bias: state[bias] + 1e6})(folder)
     assert "float16 only" in refused(tmp_path, folder, dtype="float16")
     convert(folder, tmp_path / "out", dtype="bfloat16", check=False)
 
@@ -154,11 +155,16 @@ def test_places_that_are_none(tmp_path):
     (tmp_path / "text").write_text("hello")
     (tmp_path / "nothing").touch()
     os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "loop").symlink_to("loop")
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    for options in ({"config": loop}, {"reference": loop}):
+        assert "loop" in refused(tmp_path, FIXTURES / "flax", **options)
+    with pytest.raises(InputError, match="loop"):
+        convert(FIXTURES / "flax", loop)
     for path, said in (
         ("a" * 5000, "too long"),
         ("a" * 300, "too long"),
-        (tmp_path / "loop", "loop"),
+        (loop, "loop"),
         (tmp_path / "nowhere", "does not exist"),
         (tmp_path / "empty", "no checkpoint"),
         (tmp_path / "outer", f"Give {tmp_path}/outer/inner"),

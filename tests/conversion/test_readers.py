@@ -8,10 +8,8 @@ import json
 import os
 import random
 import shutil
-import struct
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgpack
 import numpy as np
@@ -21,7 +19,7 @@ import torch
 from hf_bert_impl.conversion.readers import sstable
 from hf_bert_impl.conversion.readers.sharded import read_shard_index
 from hf_bert_impl.errors import InputError
-from tests.conversion.bundles import block, table, write_table
+from tests.conversion.bundles import block, table
 from tests.conversion.cases import (
     EVERY_FORMAT,
     FIXTURES,
@@ -31,52 +29,28 @@ from tests.conversion.cases import (
 )
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
+    """A file that is damaged."""
+
     format: str
-    folder: str
     file: str
-    """What is damaged."""
+    unprotected: int = 0
+    """Bytes of names, shapes and places; 0 with checksums. Bits behind them are only numbers."""
     entry: str = ""
     """The opened file, if it is another one."""
-    lists: Callable[[bytes], int] = len
-    """The end of names, shapes and places; later bits are protected by checksums only."""
-    has_checksums: bool = False
-    least: int = 2
-    """The minimum number of errors for 40 flipped bits."""
-
-    @property
-    def form(self):
-        return FORMATS[self.format]
 
 
-def table_of(content):
-    return 8 + int.from_bytes(content[:8], "little")
-
-
-CHECKED = {"has_checksums": True, "least": 20}
 CASES = {
-    "safetensors": Case("safetensors", "hf_mlm_no_pooler", "model.safetensors", lists=table_of),
-    "torch zip": Case("torch", "hf_legacy", "pytorch_model.bin", **CHECKED),
-    "torch legacy": Case(
-        "torch", "pytorch_pretrained_bert", "pytorch_model.bin", lists=lambda content: 14_000
-    ),
-    "torch module": Case(
-        "torch", "codertimo/torch1.0", "bert.model.ep0", lists=lambda content: 14_000
-    ),
-    "flax": Case(
-        "flax", "flax_sharded", "flax_model-00002-of-00002.msgpack", lists=lambda content: 300
-    ),
-    "h5": Case("h5", "tf2_h5_sharded", "tf_model-00003-of-00007.h5", lists=lambda content: 2000),
-    "tf1 index": Case("tf1", "tf1_sharded", "bert_model.ckpt.index", **CHECKED),
-    "tf1 objects": Case("tf1", "tf2_checkpoint", "ckpt-1.index", **CHECKED),
+    "safetensors": Case("safetensors", "hf_mlm_no_pooler/model.safetensors", 4000),
+    "torch zip": Case("torch", "hf_legacy/pytorch_model.bin"),
+    "torch legacy": Case("torch", "pytorch_pretrained_bert/pytorch_model.bin", 14_000),
+    "torch module": Case("torch", "codertimo/torch1.0/bert.model.ep0", 14_000),
+    "flax": Case("flax", "flax_sharded/flax_model-00002-of-00002.msgpack", 300),
+    "h5": Case("h5", "tf2_h5_sharded/tf_model-00003-of-00007.h5", 2000),
+    "tf1 index": Case("tf1", "tf1_sharded/bert_model.ckpt.index"),
+    "tf1 objects": Case("tf1", "tf2_checkpoint/ckpt-1.index"),
     "tf1 data": Case(
-        "tf1",
-        "tf1_sharded",
-        "bert_model.ckpt.data-00001-of-00002",
-        entry="bert_model.ckpt",
-        has_checksums=True,
-        least=40,
+        "tf1", "tf1_sharded/bert_model.ckpt.data-00001-of-00002", entry="bert_model.ckpt"
     ),
 }
 EVERY = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -91,11 +65,12 @@ SHARDED = {
 
 @pytest.fixture
 def copied(tmp_path):
-    """A copy of a case's checkpoint: the file that is damaged, and the one that is opened."""
+    """A copy of a case's checkpoint: its reader, the damaged file, and the opened one."""
 
     def copy(case):
-        shutil.copytree(FIXTURES / case.folder, tmp_path / "copy")
-        return tmp_path / "copy" / case.file, tmp_path / "copy" / (case.entry or case.file)
+        folder = (FIXTURES / case.file).parent
+        file = shutil.copytree(folder, tmp_path / "copy") / Path(case.file).name
+        return FORMATS[case.format], file, file.with_name(case.entry or file.name)
 
     return copy
 
@@ -159,75 +134,40 @@ def test_flax_arrays_in_pieces(tmp_path):
     assert_same(FORMATS["flax"].read_all(path), {"a/b": whole, "d": whole})
 
 
-@pytest.mark.parametrize("spaces", [0, 1, 6])
-def test_safetensors_anywhere(spaces, write):
-    """Tables of old files have any length."""
-    entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
-    header = json.dumps({"a": entry}).encode() + b" " * spaces
-    data = struct.pack("<Q", len(header)) + header + struct.pack("<2f", 1, 2)
-    path = write("old.safetensors", data)
-    assert_same(FORMATS["safetensors"].read_all(path), {"a": torch.tensor([1.0, 2.0])})
-
-
 # --- damage ----------------------------------------------------------------------------------
 
 
 @EVERY
 def test_truncated(case, copied):
-    times = 40
-    file, entry = copied(case)
+    form, file, entry = copied(case)
     content = file.read_bytes()
     size = len(content)
-    ends = {*range(times // 2), *range(0, size, max(1, 3 * size // times)), size - 5, size - 1}
-    for end in sorted(ends):
+    for end in {*range(20), *range(0, size, max(1, size // 13)), size - 5, size - 1}:
         file.write_bytes(content[:end])
-        case.form.refuse(entry)
+        form.refuse(entry)
     file.unlink()
-    case.form.refuse(entry)
+    form.refuse(entry)
 
 
 @EVERY
 def test_flipped_bits(case, copied):
     """Each is an error, or has no effect; without checksums it may change a name or number."""
-    times = 40
-    file, entry = copied(case)
+    form, file, entry = copied(case)
     rng = random.Random(0)
-    expected, content = case.form.read_all(entry), file.read_bytes()
-    refused = 0
-    for _ in range(times):
+    expected, content, refused = form.read_all(entry), file.read_bytes(), 0
+    for _ in range(40):
         flipped = bytearray(content)
-        flipped[rng.randrange(case.lists(content))] ^= 1 << rng.randrange(8)
+        flipped[rng.randrange(case.unprotected or len(content))] ^= 1 << rng.randrange(8)
         file.write_bytes(flipped)
         try:
-            tensors = case.form.read_all(entry)
+            tensors = form.read_all(entry)
         except InputError as error:
             assert "\n" not in str(error)
             refused += 1
         else:
-            if case.has_checksums:
+            if not case.unprotected:
                 assert_same(tensors, expected)
-    assert refused >= case.least * times / 40
-
-
-def test_flipped_bits_behind_checksums(tmp_path):
-    """In names and records of a tensor bundle; the tensors never exceed the files, either."""
-    folder = shutil.copytree(FIXTURES / "tf1_sharded", tmp_path / "copy")
-    index, rng, refused = folder / "bert_model.ckpt.index", random.Random(0), 0
-    records = list(sstable.read_table(index))
-    for _ in range(60):
-        flipped = [tuple(map(bytearray, record)) for record in records]
-        if changed := rng.choice(flipped)[rng.random() < 0.75]:  # the header has no key
-            changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
-        write_table(index, [tuple(map(bytes, record)) for record in flipped])
-        try:
-            tensors = FORMATS["tf1"].read_all(index)
-        except InputError as error:
-            assert "\n" not in str(error)
-            refused += 1
-        else:
-            size = sum(file.stat().st_size for file in folder.iterdir())
-            assert sum(tensor.nbytes for tensor in tensors.values()) <= 8 * size
-    assert refused > 20
+    assert refused >= (2 if case.unprotected else 20)
 
 
 # --- several files ---------------------------------------------------------------------------
@@ -244,7 +184,6 @@ def test_shards_that_do_not_fit_their_index(kind, tmp_path):
         path.write_text(json.dumps(table))
         return form.refuse(path, match)
 
-    count = len(form.read_all(path))
     shards = sorted({*weight_map.values()})
     assert form.read(path).files == (path, *map(path.with_name, shards))
     name = next(iter(weight_map))
@@ -254,17 +193,9 @@ def test_shards_that_do_not_fit_their_index(kind, tmp_path):
     other = next(file for file in weight_map.values() if file != home)
     weight_map[name] = other
     refuse(f"differ on .*'{stored}'")
-    weight_map |= {name: home} | {f"{name}_{number}": home for number in range(45)}
-    assert len(refuse("differ on 45 tensors")) < 700
-    for number in range(45):
-        del weight_map[f"{name}_{number}"]
-    path.write_text(json.dumps(table))
-    assert len(form.read_all(path)) == count
-    (path.parent / other).write_bytes((path.parent / home).read_bytes())
+    weight_map[name] = home
+    shutil.copy(path.parent / home, path.parent / other)
     refuse("both .* have ")
-    (path.parent / other).write_bytes(b"PK\3\4" + bytes(500))
-    with pytest.raises(InputError, match=other):
-        form.read(path)
     (path.parent / other).unlink()
     refuse(other)
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from hf_bert_impl.conversion import convert
-from hf_bert_impl.errors import InputError
 from hf_bert_impl.text_encoder import TextEncoder
 from tests.support.damage import MODULES, PROMPTS, save_usable, write
 
@@ -63,12 +62,3 @@ def test_the_layout_of_the_first_releases(source, tmp_path):
     same_model(tmp_path / "made", source)
     assert (tmp_path / "made/model.safetensors").is_file()
     assert not (tmp_path / "made/0_Transformer").exists()
-
-
-@pytest.mark.parametrize("content", ["[{", '{"a": 1}', '[{"type": "x.Y", "path": "../z"}]'])
-def test_a_damaged_list_of_modules_is_one_line(source, tmp_path, content):
-    write("modules.json", content)(source)
-    with pytest.raises(InputError, match=r"modules\.json .*[Rr]estore") as caught:
-        convert(source, tmp_path / "made")
-    assert str(caught.value).isprintable()
-    assert not (tmp_path / "made").exists()

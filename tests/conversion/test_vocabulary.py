@@ -14,6 +14,8 @@ from tests.support.checkpoints import JAPANESE, LETTER_TEXTS, LETTERS, name_toke
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "[unusedX]"]
 LOWER = [*SPECIAL, "the", "city", "##ing", "paris", "A", "B", "，", "北"]
+LOWER_25 = [*SPECIAL, *(f"w{chr(97 + n)}" for n in range(25)), *"abcdefghi"]
+LOWER_100 = [*SPECIAL, *(chr(97 + n) * 2 + m for n in range(25) for m in "abcd")]
 CASED = [*SPECIAL, "the", "The", "Paris", "##ing", "city"]
 
 
@@ -27,22 +29,8 @@ def write(folder, tokens, **config):
     ("tokens", "names", "config", "asked", "expected", "reason"),
     [
         (LOWER, [], {}, None, True, "0 of 3 words"),
-        (
-            [*SPECIAL, *(f"w{chr(97 + n)}" for n in range(25)), *"abcdefghi", *["low"], "Xy"],
-            [],
-            {},
-            None,
-            False,
-            "1 of 27",
-        ),
-        (
-            [*SPECIAL, *(chr(97 + n) * 2 + m for n in range(25) for m in "abcd"), "Xy"],
-            [],
-            {},
-            None,
-            True,
-            "1 of 101",
-        ),
+        ([*LOWER_25, "low", "Xy"], [], {}, None, False, "1 of 27"),
+        ([*LOWER_100, "Xy"], [], {}, None, True, "1 of 101"),
         (CASED, [], {}, None, False, "2 of 4 words"),
         (LOWER, ["cased_L-12_H-768_A-12.zip"], {}, None, False, "the name cased_L-12"),
         (CASED, ["out", "bert-base-uncased.tar.gz"], {}, None, True, "the name bert-base-uncased"),
@@ -107,9 +95,7 @@ def test_a_tokenizer_of_another_class_is_copied(save_tiny, tmp_path, settings, c
     assert type(before).__name__ == type(after).__name__
     for text in LETTER_TEXTS:
         assert before(text)["input_ids"] == after(text)["input_ids"]
-    (check,) = [
-        check for check in report.rows if check.name == "token ids compared with the source"
-    ]
+    (check,) = (row for row in report.rows if row.name == "token ids compared with the source")
     runs = code is None or settings.get("tokenizer_class") == "BertTokenizer"
     assert check.passed is (True if runs else None)
     with pytest.raises(InputError, match="`do_lower_case` does not apply to the tokenizer"):
