@@ -5,15 +5,26 @@ A command on each damaged file is in `tests/cli/snapshots`.
 
 import json
 import pickle
+import re
+import resource
 import shutil
 
 import pytest
+import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
-from hf_bert_impl import TextEncoder
+from hf_bert_impl import BertTokenizer, TextEncoder
 from hf_bert_impl.checkpoints import class_name, open_checkpoint
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.inference.loading import load_own_tokenizer, load_tokenizer, load_whole
+from hf_bert_impl.finite import check_finite, not_finite
+from hf_bert_impl.inference.loading import (
+    load_model,
+    load_own_tokenizer,
+    load_tokenizer,
+    load_whole,
+)
+from tests.model.cases import random_config, random_model
 from tests.support.damage import (
     DEEP,
     MODULES,
@@ -31,6 +42,14 @@ from tests.support.damage import (
 def usable(tmp_path_factory):
     """A model in the layout of sentence-transformers."""
     return save_usable(tmp_path_factory.mktemp("checkpoints") / "model", "BertModel")
+
+
+def refuses(error, said, call, *arguments, **options):
+    """Hold that a call ends in one short line."""
+    with pytest.raises(error, match=said) as caught:
+        call(*arguments, **options)
+    line = str(caught.value)
+    assert "\n" not in line and len(line) < 900
 
 
 #: Functions that open a checkpoint.
@@ -102,22 +121,19 @@ KINDS = [
     ),
     *(
         (way, write(file, content), "json")
-        for way, file, content in (
-            ("model", "config.json", "null"),
-            ("model", "config.json", DEEP),
-            ("tokenizer", "tokenizer.json", "null"),
-            ("tokenizer", "tokenizer_config.json", DEEP),
-            ("encoder", "modules.json", DEEP),
-            ("encoder", PROMPTS, "null"),
-            ("tokenizer", "tokenizer.json", '{"a": '),
-            ("tokenizer", "tokenizer.json", r'{"a": "\ud800"}'),
-            ("tokenizer", "tokenizer_config.json", "null"),
-            ("tokenizer", "special_tokens_map.json", ""),
-            ("encoder", "modules.json", b'{"\xff": 1}'),
-            ("encoder", "sentence_bert_config.json", r'{"a": "\ud800"}'),
-            ("encoder", PROMPTS, "{}\0"),
+        for way, file in (
+            ("model", "config.json"),
+            ("tokenizer", "tokenizer.json"),
+            ("tokenizer", "tokenizer_config.json"),
+            ("tokenizer", "special_tokens_map.json"),
+            ("encoder", "modules.json"),
+            ("encoder", "sentence_bert_config.json"),
+            ("encoder", PROMPTS),
         )
+        for content in ("null", DEEP)
     ),
+    ("tokenizer", write("tokenizer.json", r'{"a": "\ud800"}'), "half a surrogate"),
+    ("encoder", write("sentence_bert_config.json", r'{"a": "\ud800"}'), "half a surrogate"),
 ]
 
 
@@ -131,24 +147,94 @@ def split(folder, index):
 def test_damage(usable, tmp_path, way, damage, words):
     folder = shutil.copytree(usable, tmp_path / "model")
     damage(folder)
-    with pytest.raises((ValueError, OSError)) as raised:
-        WAYS[way](folder)
-    line = " ".join(str(raised.value).split())
-    assert words in line, line
-    assert len(line) < 900
+    refuses((ValueError, OSError), re.escape(words), WAYS[way], folder)
+
+
+# --- sizes ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A classifier of three labels."""
+    model = random_model("BertForSequenceClassification", random_config(1, num_labels=3))
+    model.save_pretrained(tmp_path)
+    return tmp_path
+
+
+def load(folder, head="BertForSequenceClassification", **options):
+    return load_model(open_checkpoint(str(folder)), head, **options)
+
+
+def test_sizes_that_do_not_fit(folder):
+    said = r"classifier.bias is \(3,\), the model has \(5,\)"
+    refuses(ValueError, said, load, folder, num_labels=5)
+    refuses(ValueError, "num_labels=3 does not fit", load, folder, "BertForQuestionAnswering")
+    weights = load_file(folder / "model.safetensors")
+    name = "bert.encoder.layer.0.output.dense.weight"
+    weights[name] = weights[name][:, :-1].contiguous()
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    refuses(ValueError, f"{name} is", load, folder)
+
+
+@pytest.fixture
+def little_memory():
+    limits = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (6 << 30, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_DATA, limits)
+
+
+def test_a_config_too_large_takes_no_memory(folder, little_memory, minilm_path):
+    shutil.copy(minilm_path / "vocab.txt", folder)
+    config = json.loads((folder / "config.json").read_text()) | {"id2label": None, "label2id": None}
+    for field, value in (
+        ("num_hidden_layers", 100_000),
+        *((f"{table}_size", 10**9) for table in ("hidden", "vocab", "type_vocab")),
+        ("max_position_embeddings", 10**9),
+        ("num_labels", 10**9),
+        ("vocab_size", 10**30),
+    ):
+        write("config.json", config | {field: value})(folder)
+        for call in (load, TextEncoder):
+            refuses(
+                ValueError, rf"makes a model of \d+ numbers|{field}=.* is not valid", call, folder
+            )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("value", [float("nan"), -float("inf")])
+def test_not_finite_wherever_it_is(dtype, value):
+    """The largest numbers of a type are numbers, however many; tied weights are named once."""
+    model = random_model("BertForMaskedLM", random_config(3, "BertForMaskedLM")).to(dtype)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(torch.finfo(dtype).max)
+    check_finite(model, "it")
+    names = [name for name, _ in model.named_parameters()]
+    for number, name in enumerate(names):
+        with torch.no_grad():
+            model.get_parameter(name).view(-1)[number % 3] = value
+    assert list(not_finite(model)) == names
+    what = "1 NaN" if value != value else "1 infinities"
+    words = rf"{what} among the \d+ of {names[0]}, and {len(names) - 1} other"
+    with pytest.raises(ValueError, match=words):
+        check_finite(model, "it")
 
 
 # --- names -----------------------------------------------------------------------------------
 
 
-def test_a_name_that_the_hub_does_not_have(monkeypatch):
+def test_names_that_are_nowhere(monkeypatch):
     def fail(name, file):
         raise OSError(f"{name} is not a repository.\nSign in. There is more advice.")
 
+    for path in ("/no/model", "./model", "a/b/c", "a/"):
+        for kind in (BertTokenizer, TextEncoder):
+            said = f"^There is no folder {path}. Give a folder"
+            refuses(OSError, said, kind.from_pretrained, path)
     monkeypatch.setattr(transformers.utils, "cached_file", fail)
     words = r"^no/such is not .* from the hub \(no/such is not a repository\)\. Check the name"
-    with pytest.raises(InputError, match=words):
-        open_checkpoint("no/such")
+    refuses(InputError, words, open_checkpoint, "no/such")
 
 
 def test_what_is_opened(save_tiny, monkeypatch):
@@ -164,11 +250,10 @@ def test_what_is_opened(save_tiny, monkeypatch):
 def test_models_that_are_no_bert(save_tiny):
     folder = save_tiny()
     fields("config.json", model_type="gpt2")(folder)
-    with pytest.raises(InputError, match=r"has model_type 'gpt2'. Supported: bert"):
-        open_checkpoint(str(folder))
+    refuses(InputError, "has model_type 'gpt2'. Supported: bert", open_checkpoint, str(folder))
     fields("config.json", model_type="bert", architectures=["MyBert"])(folder)
-    with pytest.raises(InputError, match=r"the architecture 'MyBert'\. Choose a `head`"):
-        class_name(open_checkpoint(str(folder)))
+    said = "the architecture 'MyBert'. Choose a `head`"
+    refuses(InputError, said, class_name, open_checkpoint(str(folder)))
     assert class_name(open_checkpoint(str(folder)), "masked-lm") == "BertForMaskedLM"
     # The first repositories name neither.
     config = json.loads((folder / "config.json").read_text())

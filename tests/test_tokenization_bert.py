@@ -1,6 +1,5 @@
 """The tokenizer: the ids of transformers' own, and what files are read and written."""
 
-import json
 import random
 import unicodedata
 from pathlib import Path
@@ -11,6 +10,7 @@ from tokenizers import Tokenizer, models
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
 from hf_bert_impl.tokenization_bert import BertTokenizer, load_vocab
+from tests.support.damage import write
 
 HARD_TEXTS = [
     "Hello, World! It's 3.14% of $5 -- isn't it? e-mail@x.org [brackets] {a}<b>",
@@ -43,12 +43,14 @@ WORDS = [
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "on", "mat", "apple"),
     *("Apple", "pie", "un", "##known", "##s", ",", ".", "[EMAIL]", "mat,", "The"),
 ]
+CONFIG = "tokenizer_config.json"
 SMALL = {word: number for number, word in enumerate(WORDS)}
 
 
-def write_vocab(folder: Path, words: list[str] | None = None) -> Path:
-    (folder / "vocab.txt").write_text("\n".join(words or WORDS) + "\n", encoding="utf-8")
-    return folder
+@pytest.fixture
+def vocab_folder(tmp_path) -> Path:
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
+    return tmp_path
 
 
 def stock(vocab, **switches) -> transformers.BertTokenizer:
@@ -89,13 +91,10 @@ def test_tokenized_like_upstream(vocab_file, switches):
     ]
     known = [token.removeprefix("##") for token in vocab if not token.startswith("[")]
     for _ in range(200):
-        parts = [
-            rng.choice(known)
-            if rng.random() < 0.5
-            else "".join(rng.choices(chars, k=rng.randint(1, 5)))
-            for _ in range(rng.randint(1, 12))
-        ]
-        text = "".join(part + rng.choice(["", "", " "]) for part in parts)
+        text = ""
+        for _ in range(rng.randint(1, 12)):
+            unknown = "".join(rng.choices(chars, k=rng.randint(1, 5)))
+            text += rng.choice([rng.choice(known), unknown]) + rng.choice(["", "", " "])
         assert outputs(ours, text) == outputs(upstream, text), ascii(text)
 
 
@@ -118,10 +117,7 @@ OVERFLOW = {"return_overflowing_tokens": True}
 def test_pairs_padding_and_truncation_are_upstreams(minilm_path, options, side):
     vocab = str(minilm_path / "vocab.txt")
     first = ["The quick brown fox jumped over unbelievably lazy dogs.", "A cat, sat on the mat."]
-    second = [
-        "Which animals, exactly, were jumping over the others?",
-        "Where did the black cat sit?",
-    ]
+    second = ["Which animals, exactly, jumped over the others?", "Where did the black cat sit?"]
     sides = {"padding_side": side, "truncation_side": side}
     ours, upstream = BertTokenizer(vocab, **sides), stock(vocab, **sides)
     got = outputs(ours, first, second, **options)
@@ -134,14 +130,14 @@ def test_pairs_padding_and_truncation_are_upstreams(minilm_path, options, side):
 # never_split and do_basic_tokenize
 
 
-def test_as_the_tokenizer_of_transformers_4(tmp_path):
-    write_vocab(tmp_path)
-    old = BertTokenizerLegacy(str(tmp_path / "vocab.txt"), do_basic_tokenize=False)
+def test_as_the_tokenizer_of_transformers_4(vocab_folder):
+    file = str(vocab_folder / "vocab.txt")
+    old = BertTokenizerLegacy(file, do_basic_tokenize=False)
     new = BertTokenizer(SMALL, do_basic_tokenize=False)
     text = "The the\tAPPLE mat, cat. unknowns\n un\x00 \xa0on"
     assert new.tokenize(text) == old.tokenize(text)
     assert new.tokenize("The mat, cat.") == ["The", "mat,", "[UNK]"]
-    old = BertTokenizerLegacy(str(tmp_path / "vocab.txt"), never_split=["Apple", "[EMAIL]"])
+    old = BertTokenizerLegacy(file, never_split=["Apple", "[EMAIL]"])
     # A word that the vocabulary lacks is named, with the remedy.
     with pytest.warns(UserWarning, match=r"\['Banana', 'Kiwi'\].*add_tokens"):
         new = BertTokenizer(SMALL, never_split=["Apple", "[EMAIL]", "Banana", "Kiwi"])
@@ -154,11 +150,6 @@ def test_as_the_tokenizer_of_transformers_4(tmp_path):
 # Files
 
 
-def write_config(folder: Path, **fields) -> Path:
-    (folder / "tokenizer_config.json").write_text(json.dumps(fields), encoding="utf-8")
-    return folder
-
-
 @pytest.fixture
 def bert_folder(tmp_path):
     """A folder that AutoTokenizer recognises as a BERT."""
@@ -166,40 +157,22 @@ def bert_folder(tmp_path):
     return tmp_path
 
 
-def test_a_folder_with_vocab_txt_with_and_without_config(tmp_path):
+def test_a_folder_with_vocab_txt_with_and_without_config(vocab_folder):
     for tokenizer in (
-        BertTokenizer.from_pretrained(write_vocab(tmp_path)),
-        BertTokenizer(vocab_file=str(tmp_path / "vocab.txt")),
-        BertTokenizer(tmp_path / "vocab.txt"),
+        BertTokenizer.from_pretrained(vocab_folder),
+        BertTokenizer(vocab_file=str(vocab_folder / "vocab.txt")),
+        BertTokenizer(vocab_folder / "vocab.txt"),
     ):
         assert tokenizer.tokenize("The Cat") == ["the", "cat"]
-    write_config(
-        tmp_path,
-        do_lower_case=False,
-        never_split=["Apple"],
-        model_max_length=77,
-        tokenizer_class="BertTokenizer",
-    )
-    tokenizer = BertTokenizer.from_pretrained(tmp_path)
+    fields = {"do_lower_case": False, "never_split": ["Apple"], "model_max_length": 77}
+    write(CONFIG, fields | {"tokenizer_class": "BertTokenizer"})(vocab_folder)
+    tokenizer = BertTokenizer.from_pretrained(vocab_folder)
     assert tokenizer.tokenize("The cat") == ["The", "cat"]
     assert tokenizer.model_max_length == 77 and tokenizer.never_split == ["Apple"]
-    lowered = BertTokenizer.from_pretrained(tmp_path, do_lower_case=True)  # arguments come first
+    lowered = BertTokenizer.from_pretrained(
+        vocab_folder, do_lower_case=True
+    )  # arguments come first
     assert lowered.tokenize("The cat") == ["the", "cat"]
-
-
-@pytest.mark.parametrize("do_lower_case", [True, False])
-def test_a_folder_with_tokenizer_json_alone_keeps_its_switches(tmp_path, do_lower_case):
-    # Upstream takes the vocabulary out of it and lower-cases whatever the file says.
-    BertTokenizer(SMALL, do_lower_case=do_lower_case, tokenize_chinese_chars=False).save_pretrained(
-        tmp_path
-    )
-    for path in tmp_path.iterdir():
-        if path.name != "tokenizer.json":
-            path.unlink()
-    tokenizer = BertTokenizer.from_pretrained(tmp_path)
-    assert tokenizer.tokenize("The cat") == ["the" if do_lower_case else "The", "cat"]
-    assert tokenizer.do_lower_case is do_lower_case
-    assert tokenizer.tokenize_chinese_chars is False
 
 
 READERS = {
@@ -223,6 +196,14 @@ def test_what_one_saves_the_others_read(bert_folder, writer, reader, switches):
     assert outputs(read, text, "pie") == outputs(written, text, "pie")
     assert read.model_max_length == 99
     assert read.get_vocab() == written.get_vocab()
+    if reader == "ours":  # upstream lower-cases whatever tokenizer.json says
+        (bert_folder / "tokenizer_config.json").unlink()
+        if (bert_folder / "vocab.txt").exists():
+            assert load_vocab(bert_folder / "vocab.txt") == vocab
+            (bert_folder / "vocab.txt").unlink()
+        alone = BertTokenizer.from_pretrained(bert_folder)
+        assert outputs(alone, text, "pie") == outputs(written, text, "pie")
+        assert alone.do_lower_case is switches.get("do_lower_case", True)
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -236,14 +217,6 @@ def test_never_split_survives_saving_even_in_stock_tokenizers(bert_folder, reade
         read = READERS[reader].from_pretrained(bert_folder)
         assert read.tokenize("The mat, cat") == ["The", "mat,", "cat"]
         assert outputs(read, "The mat, cat", "mat") == outputs(written, "The mat, cat", "mat")
-
-
-def test_vocab_txt_is_written_too_and_has_the_same_ids(tmp_path):
-    written = BertTokenizer(SMALL)
-    written.save_pretrained(tmp_path)
-    assert load_vocab(tmp_path / "vocab.txt") == SMALL
-    (tmp_path / "tokenizer.json").unlink()
-    assert BertTokenizer.from_pretrained(tmp_path).get_vocab() == SMALL
 
 
 def test_line_ends_byte_order_mark_and_spaces_in_vocab_txt(tmp_path):
@@ -276,17 +249,19 @@ def test_vocabularies_that_are_none(tmp_path, content, words):
     assert "\n" not in str(caught.value)
 
 
-def test_other_bad_files(tmp_path):
+def test_other_bad_files(vocab_folder):
     with pytest.raises(FileNotFoundError, match=r"no\.txt.*vocab\.txt"):
-        BertTokenizer(vocab_file=str(tmp_path / "no.txt"))
-    with pytest.raises(FileNotFoundError, match=r"tokenizer\.json"):
-        BertTokenizer.from_pretrained(tmp_path)
-    write_config(write_vocab(tmp_path), model_max_length=-1)
+        BertTokenizer(vocab_file=str(vocab_folder / "no.txt"))
+    write(CONFIG, {"model_max_length": -1})(vocab_folder)
     with pytest.raises(ValueError, match=r"model_max_length=-1 is not valid. Use .* 1 or more"):
-        BertTokenizer.from_pretrained(tmp_path)
-    Tokenizer(models.BPE({"a": 0}, [])).save(str(tmp_path / "tokenizer.json"))
+        BertTokenizer.from_pretrained(vocab_folder)
+    Tokenizer(models.BPE({"a": 0}, [])).save(str(vocab_folder / "tokenizer.json"))
     with pytest.raises(ValueError, match=r"BPE.*WordPiece"):
-        BertTokenizer.from_pretrained(tmp_path)
+        BertTokenizer.from_pretrained(vocab_folder)
+    for name in ("tokenizer.json", "vocab.txt"):
+        (vocab_folder / name).unlink()
+    with pytest.raises(FileNotFoundError, match=r"tokenizer\.json"):
+        BertTokenizer.from_pretrained(vocab_folder)
 
 
 def test_vocabulary_without_padding_and_mask_warns_of_new_ids():

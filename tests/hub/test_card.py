@@ -100,6 +100,9 @@ def test_what_a_card_says_already_stays(facts, written, tmp_path):
     # Options take precedence.
     given.options = PushOptions(license="mit")
     assert written(given).data.license == "mit"
+    given.card = "---\n- 1\n---\n# x\n"
+    with pytest.raises(ValueError, match=r"README\.md cannot be read"):
+        written(given)
 
 
 def test_figures_of_fine_tuning_become_metadata(facts, written, tmp_path):
@@ -125,18 +128,10 @@ def test_figures_of_fine_tuning_become_metadata(facts, written, tmp_path):
 
 def test_where_the_model_came_from(facts, written, tmp_path):
     given = facts()
-    for name, expected in (
-        ("google-bert/bert-base-cased", "google-bert/bert-base-cased"),
-        ("me/a.model", None),
-        (str(tmp_path), None),
-    ):
+    published = "google-bert/bert-base-cased"
+    for name, expected in ((published, published), ("me/a.model", None), (str(tmp_path), None)):
         given.model.name_or_path = name
         assert written(given).data.to_dict().get("base_model") == expected
-
-
-def test_metadata_that_cannot_be_read_are_an_error(facts, written):
-    with pytest.raises(ValueError, match=r"README\.md cannot be read"):
-        written(facts(card="---\n- 1\n---\n# x\n"))
 
 
 def test_a_sentence_model_says_so_and_shows_both_encoders(facts, written):
@@ -147,8 +142,7 @@ def test_a_sentence_model_says_so_and_shows_both_encoders(facts, written):
     assert data["library_name"] == "sentence-transformers"
     assert data["pipeline_tag"] == "sentence-similarity"
     blocks = [block.partition("```")[0] for block in card.text.split("```python\n")[1:]]
-    for block, words in zip(
-        blocks, ("AutoModel", "SentenceTransformer(", "TextEncoder"), strict=True
-    ):
+    shown = ("AutoModel", "SentenceTransformer(", "TextEncoder")
+    for block, words in zip(blocks, shown, strict=True):
         compile(block, "card", "exec")
         assert words in block

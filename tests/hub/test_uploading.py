@@ -7,13 +7,7 @@ import pytest
 from huggingface_hub import HfApi, constants, get_token
 
 from hf_bert_impl.hub.pushing import push
-from hf_bert_impl.hub.uploading import (
-    PushError,
-    Repository,
-    open_repository,
-    reserve,
-    upload,
-)
+from hf_bert_impl.hub.uploading import PushError, Repository, open_repository, reserve, upload
 from tests.support.hub_server import TOKEN, HubServer, Refused
 
 
@@ -57,11 +51,7 @@ def test_no_connection_and_no_token(refusing, monkeypatch):
 
 @pytest.mark.parametrize(
     ("status", "words"),
-    [
-        (403, "Choose a repository of your own"),
-        (400, "Fix this"),
-        (503, "Wait a little"),
-    ],
+    [(403, "Choose a repository of your own"), (400, "Fix this"), (503, "Wait a little")],
 )
 def test_what_the_hub_says_is_passed_on(refusing, tmp_path, status, words):
     api = refusing(status, "Busy")

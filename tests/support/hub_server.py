@@ -11,7 +11,6 @@ import base64
 import hashlib
 import json
 import os
-import re
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,8 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 TOKEN = "hf_of_the_tests"
 USER = "me"
-WHO = "/api/whoami-v2"
-MODEL = r"/api/models/([^/]+/[^/]+)"
+WHO = ["api", "whoami-v2"]
 Files = dict[str, bytes]
 
 
@@ -150,88 +148,75 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def reply(self, path: str) -> Any:
+        words = [unquote(word) for word in path.strip("/").split("/")]
         is_allowed = self.headers.get("Authorization") == f"Bearer {TOKEN}"
-        if not is_allowed and (self.command == "POST" or path == WHO):
+        if not is_allowed and (self.command == "POST" or words == WHO):
             raise Refused(401, "InvalidToken")
-        if self.server.refusal and path != WHO:
+        if words == WHO:
+            return {"type": "user", "name": USER, "orgs": []}
+        if self.server.refusal:
             raise self.server.refusal
-        for method, pattern, reply in ROUTES:
-            if self.command in method and (found := re.fullmatch(pattern, path)):
-                return reply(self, *(unquote(part or "") for part in found.groups()))
+        match [self.command, *words]:
+            case ["POST", "api", "repos", "create"]:
+                return self.create(**json.loads(self.body))
+            case ["POST", "api", "validate-yaml"]:
+                return {"errors": [], "warnings": []}
+            case [_, "api", "models", owner, name, *what]:
+                return self.model(f"{owner}/{name}", what)
+            case ["GET" | "HEAD", owner, name, "resolve", revision, *parts]:
+                return self.file(f"{owner}/{name}", revision, "/".join(parts))
         raise Refused(404, "EntryNotFound")
 
-    def whoami(self) -> Any:
-        return {"type": "user", "name": USER, "orgs": []}
-
-    def info(self, name: str, revision: str) -> Any:
+    def model(self, name: str, what: list[str]) -> Any:
         repository = self.server.repository(name)
-        commit, files = repository.at(revision or "main")
-        siblings = [{"rfilename": file} for file in files]
-        return {"id": name, "sha": commit, "private": repository.private, "siblings": siblings}
-
-    def tree(self, name: str, revision: str, folder: str) -> Any:
-        _, files = self.server.repository(name).at(revision)
-        if folder:  # existing ones are not asked for
-            raise Refused(404, "EntryNotFound")
-        return [
-            {"type": "file", "path": path, "size": len(content), "oid": "0"}
-            for path, content in files.items()
-        ]
+        match [self.command, *what]:
+            case ["GET"] | ["GET", "revision", _]:
+                commit, files = repository.at(what[1] if what else "main")
+                siblings = [{"rfilename": file} for file in files]
+                answer = {"id": name, "sha": commit, "siblings": siblings}
+                return answer | {"private": repository.private}
+            case ["GET", "tree", revision]:
+                _, files = repository.at(revision)
+                return [
+                    {"type": "file", "path": path, "size": len(content), "oid": "0"}
+                    for path, content in files.items()
+                ]
+            case ["POST", "branch", branch]:
+                repository.branches.setdefault(branch, repository.branches["main"])
+                return {}
+            case ["POST", "preupload", revision]:
+                repository.at(revision)
+                paths = [file["path"] for file in json.loads(self.body)["files"]]
+                mode = {"uploadMode": "regular", "shouldIgnore": False}
+                return {"files": [{"path": path, **mode} for path in paths]}
+            case ["POST", "commit", revision]:
+                files = dict(repository.at(revision)[1])
+                for line in map(json.loads, self.body.splitlines()):
+                    kind, value = line["key"], line["value"]
+                    if kind == "file":
+                        files[value["path"]] = base64.b64decode(value["content"])
+                    elif kind == "deletedFile":
+                        del files[value["path"]]
+                made = repository.commit(revision, files)
+                url = f"{self.server.address}/{name}/commit/{made}"
+                return {"commitOid": made, "commitUrl": url, "success": True}
+        raise Refused(
+            404, "EntryNotFound"
+        )  # a folder of a tree, too: existing ones are not asked for
 
     def file(self, name: str, revision: str, path: str) -> bytes:
         if self.server.repository(name).gated:
             raise Refused(403, "GatedRepo")
-        commit, files = self.server.repository(name).at(revision)
-        self.headers_sent["X-Repo-Commit"] = commit
+        self.headers_sent["X-Repo-Commit"], files = self.server.repository(name).at(revision)
         if path not in files:
             raise Refused(404, "EntryNotFound")
         self.headers_sent["ETag"] = f'"{hashlib.sha256(files[path]).hexdigest()}"'
         return files[path]
 
-    def create(self) -> Any:
-        asked = json.loads(self.body)
-        name = f"{asked.get('organization') or USER}/{asked['name']}"
+    def create(self, name: str, organization: str | None = None, **fields: Any) -> Any:
+        name = f"{organization or USER}/{name}"
         if name not in self.server.repositories:
-            repository = Repository(private=asked.get("visibility") == "private")
+            repository = Repository(private=fields.get("visibility") == "private")
             repository.commit("main", {".gitattributes": b""})
             self.server.repositories[name] = repository
         return {"url": f"{self.server.address}/{name}", "name": name, "id": name}
-
-    def branch(self, name: str, branch: str) -> Any:
-        branches = self.server.repository(name).branches
-        branches.setdefault(branch, branches["main"])
-        return {}
-
-    def card(self) -> Any:
-        return {"errors": [], "warnings": []}
-
-    def modes(self, name: str, revision: str) -> Any:
-        self.server.repository(name).at(revision)
-        rest = {"uploadMode": "regular", "shouldIgnore": False}
-        return {"files": [{"path": f["path"], **rest} for f in json.loads(self.body)["files"]]}
-
-    def commit(self, name: str, revision: str) -> Any:
-        repository = self.server.repository(name)
-        files = dict(repository.at(revision)[1])
-        for line in map(json.loads, self.body.splitlines()):
-            kind, value = line["key"], line["value"]
-            if kind == "file":
-                files[value["path"]] = base64.b64decode(value["content"])
-            elif kind == "deletedFile":
-                del files[value["path"]]
-        made = repository.commit(revision, files)
-        url = f"{self.server.address}/{name}/commit/{made}"
-        return {"commitOid": made, "commitUrl": url, "success": True}
-
-
-ROUTES: list[tuple[str, str, Any]] = [
-    ("GET", WHO, Handler.whoami),
-    ("GET", MODEL + r"(?:/revision/([^/]+))?", Handler.info),
-    ("GET", MODEL + r"/tree/([^/]+)(?:/(.+))?", Handler.tree),
-    ("GET HEAD", r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", Handler.file),
-    ("POST", r"/api/repos/create", Handler.create),
-    ("POST", MODEL + r"/branch/([^/]+)", Handler.branch),
-    ("POST", r"/api/validate-yaml", Handler.card),
-    ("POST", MODEL + r"/preupload/([^/]+)", Handler.modes),
-    ("POST", MODEL + r"/commit/([^/]+)", Handler.commit),
-]
