@@ -304,7 +304,7 @@ def legacy(pattern, new):
 
 
 #: The number of elements, before the last twelve bytes.
-COUNT = rb"\3\0{7}(?=.{12}\Z)"
+COUNT = rb"\x03\0{7}(?=.{12}\Z)"
 
 
 def view(offset, shape, strides):
@@ -364,10 +364,13 @@ TORCH = {
     "two pickles": (changed("evil/data.pkl", b"N."), "holds 2 pickles"),
     "other order": (changed("bad/byteorder", b"big"), "another byte order"),
     "TorchScript": (changed("bad/constants.pkl", b"N."), "TorchScript"),
-    "old: storages": (legacy(rb"\]q\0X.{4}\d+q\1a\.", b"]."), "storages does not match its pickle"),
+    "old: storages": (
+        legacy(rb"\]q\x00X.{4}\d+q\x01a\.", b"]."),
+        "storages does not match its pickle",
+    ),
     "old: long": (legacy(COUNT, b"\4" + bytes(7)), "gives storage '.*' two sizes"),
     "old: short": (legacy(COUNT, b"\2" + bytes(7)), "two sizes"),
-    "old: byte order": (legacy(rb"(little_endianq.)\x88", rb"\1\x89"), "another byte order"),
+    "old: byte order": (legacy(rb"(?<=little_endianq.)\x88", b"\x89"), "another byte order"),
     **{
         f"view {given} {is_zip}": (saved({"a": view(*given)}, is_zip), "a damaged PyTorch file")
         for given, is_zip in itertools.product(VIEWS, (True, False))
