@@ -239,6 +239,7 @@ TF1 = {
     "rank": (bundle(HEADER, (b"a", field(2, field(3, 1)))), "dimensions is unknown"),
     "size": (bundle(HEADER, (b"a", record(3, size=11))), "of 12 bytes has 11 bytes"),
     "beyond": (bundle(HEADER, (b"a", record(3, offset=40))), "12 bytes from byte 40"),
+    "shared": (bundle(HEADER, (b"a", record(12)), (b"b", record(12))), "96 bytes, more than all"),
     "before": (bundle(HEADER, (b"a", record(3, offset=-4))), "12 bytes from byte -4"),
     "field": (bundle(HEADER, (b"a", b"\x12" + varint(MINUS - 1))), "field 2 .* is truncated"),
     "number": (bundle(HEADER, (b"a", b"\x08\x80")), "a number is truncated"),
