@@ -47,6 +47,8 @@ _BINARY = (
     *(".arrow", ".feather", ".orc", ".npy", ".npz", ".pt", ".bin", ".safetensors", ".pkl", ".db"),
     ".zst",
 )
+#: Byte-order marks of UTF-16, as undecodable bytes.
+_UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")
 _BEGINS_JSON = re.compile(r'\{\s*["}]|\[\s*(\{|$)')
 #: Names of one column or several; None for the only one.
 Columns = str | Sequence[str] | None
@@ -165,6 +167,8 @@ def read_records(
                 read.append(first)
                 if first.strip():
                     break
+            if read and read[0].startswith(_UTF_16):
+                raise InputError(f"{file} is UTF-16. Save it as UTF-8.")
             if form == "lines" and choice.columns is not None:
                 form = "json" if _BEGINS_JSON.match(first.lstrip()) else "tsv"
             if form == "json" and first.lstrip().startswith("["):

@@ -122,7 +122,7 @@ def _derivatives(model: Any, example: Mapping[str, Tensor], shape: tuple[int, in
     head_mask = torch.ones(shape, dtype=model.dtype, device=model.device, requires_grad=True)
     inputs = {name: value.to(model.device) for name, value in example.items()}
     with torch.enable_grad():
-        loss = model(**inputs, head_mask=head_mask, return_dict=True).loss
+        loss = model(**inputs, head_mask=head_mask, return_dict=True).get("loss")
     if loss is None:
         raise InputError(
             f"{type(model).__name__} gives no loss for {', '.join(inputs)}. Use a model with a "

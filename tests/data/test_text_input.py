@@ -152,6 +152,16 @@ def test_bytes_that_are_not_utf8(tmp_path, name, place):
             assert [row.values[0] for row in read_rows(file, ["text"])] == texts
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.tsv.gz", "a.jsonl"])
+def test_utf_16_is_named(tmp_path, name):
+    """As Windows saves it. Its zero bytes would be read as texts."""
+    file = tmp_path / name
+    for content in ("nice\nto meet\n".encode("utf-16"), b"\xfe\xff" + "nice\n".encode("utf-16-be")):
+        file.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+        with pytest.raises(InputError, match="is UTF-16. Save it as UTF-8"):
+            read(file)
+
+
 def test_csv_is_that_of_python(tmp_path):
     """Old line ends, a text after a quote, quotes over several lines."""
     file = tmp_path / "a.csv"

@@ -95,6 +95,8 @@ def test_bad_input():
     ):
         with pytest.raises(ValueError, match=words):
             head_importance(model, examples)
+    with pytest.raises(ValueError, match="BertModel gives no loss"):
+        head_importance(model.bert, [{"input_ids": example["input_ids"]}])
 
 
 def test_examples_of_tasks(minilm_path, write):
