@@ -1,18 +1,18 @@
-"""The translators of lessons 2 and 3: against torch's layers, and what their masks hide."""
+"""The translators of lessons 1 to 3: torch's layers, the papers' formulas, masks and search."""
 
-import math
+import itertools
 
 import pytest
 import torch
 from torch import nn
 
-from lessons.attention import causal_mask
+from lessons.attention import AdditiveScores, MultiHeadAttention, causal_mask
 from lessons.bahdanau import RecurrentTranslator
 from lessons.positions import sinusoids
 from lessons.regularisation import warm_up
-from lessons.search import greedy
+from lessons.search import beam_search, greedy, penalty
 from lessons.transformer import Block, Sizes, Transformer
-from lessons.vocabulary import BEGIN, PAD
+from lessons.vocabulary import BEGIN, END, PAD
 
 SOURCE = torch.tensor([[5, 6, 7, 8, 2], [9, 5, 2, PAD, PAD]])
 
@@ -58,6 +58,28 @@ def test_a_block_is_torchs_layer(norm_first, cross):
     else:
         expected, got = theirs(states, src_mask=~mask), ours(states, mask)
     torch.testing.assert_close(got, expected)
+
+
+def test_additive_scores_are_the_papers_formula():
+    torch.manual_seed(0)
+    score = AdditiveScores(query_size=3, key_size=5, hidden_size=4)
+    queries, keys = torch.randn(2, 6, 3), torch.randn(2, 7, 5)
+    scores = score(queries, score.project(keys))
+    assert scores.shape == (2, 6, 7)
+    w, u, v = score.from_query.weight, score.from_key.weight, score.to_score.weight[0]
+    one = v @ torch.tanh(w @ queries[1, 2] + u @ keys[1, 3])
+    torch.testing.assert_close(scores[1, 2, 3], one)
+
+
+def test_each_head_adds_a_number_for_each_distance():
+    torch.manual_seed(0)
+    layer, plain = MultiHeadAttention(12, 3, reach=2), MultiHeadAttention(12, 3)
+    plain.load_state_dict(layer.state_dict(), strict=False)
+    states, places = torch.randn(2, 7, 12), torch.arange(7)
+    for each in (layer, plain):
+        each(states, states)
+    added = layer.distances[:, (places - places[:, None]).clamp(-2, 2) + 2]
+    torch.testing.assert_close(layer.weights, (plain.weights.log() + added).softmax(-1))
 
 
 def recurrent(attention):
@@ -106,13 +128,9 @@ def test_searching_and_teacher_forcing_are_the_same_network(translator):
 
 
 def test_positions_are_the_papers_formula():
-    table = sinusoids(50, 12)
-    assert table.shape == (50, 12)
-    assert table[7, 4].item() == pytest.approx(math.sin(7 / 10_000 ** (4 / 12)), abs=1e-5)
-    assert table[7, 5].item() == pytest.approx(math.cos(7 / 10_000 ** (4 / 12)), abs=1e-5)
-    # The product of two positions depends on their distance alone.
-    products = table @ table.T
-    torch.testing.assert_close(products[3, 9], products[20, 26], atol=1e-4, rtol=0)
+    angles = torch.arange(50.0)[:, None] / 10_000 ** (torch.arange(0, 12, 2) / 12)
+    expected = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+    torch.testing.assert_close(sinusoids(50, 12), expected, atol=1e-5, rtol=0)
     with pytest.raises(ValueError, match="odd"):
         sinusoids(4, 7)
 
@@ -122,3 +140,53 @@ def test_the_rate_rises_in_a_line_and_falls_by_the_root():
     assert [rate(2000), rate(16000)] == pytest.approx([rate(4000) / 2] * 2)
     assert max(range(1, 9000), key=rate) == 4000
     assert rate(4000) == pytest.approx(512**-0.5 * 4000**-0.5)
+
+
+# --- the search of a toy model ----------------------------------------------------------------
+
+WORDS = 7
+LONGEST = 3
+
+
+class Table:
+    """The next token depends on the last two; states are the token before."""
+
+    def __init__(self, seed):
+        scores = torch.randn(WORDS, WORDS, WORDS, generator=torch.Generator().manual_seed(seed))
+        scores[..., [PAD, BEGIN]] = -torch.inf
+        self.table = (2 * scores).log_softmax(-1)
+
+    def start(self, source):
+        return source[:, 0]
+
+    def next(self, state, tokens):
+        return self.table[state, tokens], tokens
+
+    def select(self, state, rows):
+        return state[rows]
+
+
+def best_of_all(model, first, alpha):
+    """The best sentence of at most LONGEST tokens, by trying them all."""
+    found = []
+    for sentence in itertools.product(range(WORDS), repeat=LONGEST):
+        if END in sentence:
+            sentence = sentence[: sentence.index(END) + 1]
+        before = zip((first, BEGIN, *sentence), (BEGIN, *sentence), sentence, strict=False)
+        total = sum(model.table[place].item() for place in before)
+        found.append((total / penalty(torch.tensor(len(sentence)), alpha).item(), sentence))
+    return max(found)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_wide_beam_finds_the_best_sentence(seed, alpha):
+    model = Table(seed)
+    source = torch.tensor([[3, 4], [5, 5], [6, 4]])
+    rows, scores = beam_search(model, source, LONGEST, beams=WORDS**2, alpha=alpha)
+    firsts = source[:, 0].tolist()
+    for row, score, first in zip(rows.tolist(), scores.tolist(), firsts, strict=True):
+        expected, sentence = best_of_all(model, first, alpha)
+        assert score == pytest.approx(expected, rel=1e-5)
+        assert tuple(row[: len(sentence)]) == sentence
+        assert not any(row[len(sentence) :])
