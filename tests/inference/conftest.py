@@ -1,6 +1,5 @@
 """Small models: an encoder of texts, and one for questions whose weights are made of sines."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import torch
 
 import hf_bert_impl
 from tests.inference.encoder_cases import POSITIONS as ENCODER_POSITIONS
-from tests.support.checkpoints import save_checkpoint
+from tests.support.checkpoints import save_checkpoint, tiny_config
 
 ANSWERING_WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] . , ? ! ' - the a cat dog sat on mat in paris anna lives and "
@@ -22,18 +21,9 @@ POSITIONS = 70
 
 def make_answering_folder(folder: Path, **fields: Any) -> Path:
     """Saves it with its tokenizer."""
-    config = hf_bert_impl.BertConfig(
-        **{
-            "vocab_size": len(ANSWERING_WORDS.split()),
-            "hidden_size": 36,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "intermediate_size": 45,
-            "max_position_embeddings": POSITIONS,
-            **fields,
-        }
-    )
-    model = hf_bert_impl.BertForQuestionAnswering(config)
+    sizes = {"hidden_size": 36, "num_attention_heads": 4, "intermediate_size": 45}
+    sizes |= {"vocab_size": len(ANSWERING_WORDS.split()), "max_position_embeddings": POSITIONS}
+    model = hf_bert_impl.BertForQuestionAnswering(tiny_config(**sizes, **fields))
     with torch.no_grad():
         for number, (name, weight) in enumerate(model.named_parameters()):
             if "LayerNorm" in name:
@@ -53,12 +43,6 @@ def make_answering_folder(folder: Path, **fields: Any) -> Path:
 def answering_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model with its tokenizer, as a folder."""
     return make_answering_folder(tmp_path_factory.mktemp("answering"))
-
-
-@pytest.fixture
-def save_answering(tmp_path: Path) -> Callable[..., Path]:
-    """Saves the model with other fields in its config."""
-    return lambda **fields: make_answering_folder(tmp_path / "answering", **fields)
 
 
 @pytest.fixture(scope="session")

@@ -14,68 +14,50 @@ import pytest
 
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.inference.joined_calls import JoinedCalls
-from tests.inference.encoder_cases import TEXTS, assert_near
+from tests.inference.encoder_cases import TEXTS
 
 SECONDS = 20  # after which a test fails that would hang
 
 
-def run(coroutine):
-    async def limited():
-        return await asyncio.wait_for(coroutine, SECONDS)
-
-    return asyncio.run(limited())
-
-
-def run_all(*coroutines):
+async def gathered(*calls):
     """The results and errors of calls that are made together."""
-
-    async def gathered():
-        return await asyncio.gather(*coroutines, return_exceptions=True)
-
-    return run(gathered())
+    return await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), SECONDS)
 
 
-@pytest.fixture
-def encoder(tiny):
-    return TextEncoder.from_pretrained(tiny, device="cpu")
+class Gated:
+    """Joined calls in upper case, in batches of 6 characters, with a gate before each batch."""
 
-
-class Watched:
-    """The batches of an encoder, and a gate before each of them."""
-
-    def __init__(self, encoder, monkeypatch):
+    def __init__(self):
         self.batches, self.threads = [], set()
         self.gate, self.begun = threading.Event(), threading.Event()
         self.gate.set()
-        vectors = encoder._joined._compute
+        self.joined = JoinedCalls(self.compute, len, 6)
 
-        def watch(batch, kind):
-            self.batches.append(len(batch))
-            self.threads.add(threading.current_thread())
-            self.begun.set()
-            assert self.gate.wait(SECONDS)
-            return vectors(batch, kind)
+    def compute(self, items, kind):
+        self.batches.append((kind, list(items)))
+        self.threads.add(threading.current_thread())
+        self.begun.set()
+        assert self.gate.wait(SECONDS)
+        if "bad" in items:
+            raise RuntimeError
+        return [item.upper() for item in items]
 
-        joined = encoder._joined
-        monkeypatch.setattr(joined, "_compute", watch)
+    def call(self, *items, kind=0):
+        return asyncio.ensure_future(self.joined.run(items, kind))
 
-    async def hold(self, encoder, texts="held"):
+    async def hold(self, *items):
         """A call that is being computed until the gate opens."""
         self.gate.clear()
-        self.begun.clear()
-        call = asyncio.ensure_future(encoder.encode_async(texts))
+        call = self.call(*items)
         await asyncio.to_thread(self.begun.wait, SECONDS)
         return call
 
 
 @pytest.fixture
-def watched(encoder, monkeypatch):
-    watched = Watched(encoder, monkeypatch)
-    yield watched
-    watched.gate.set()
-
-
-# --- results and batches -----------------------------------------------------------------------
+def gated():
+    gated = Gated()
+    yield gated
+    gated.gate.set()
 
 
 @pytest.mark.parametrize(
@@ -92,112 +74,88 @@ def watched(encoder, monkeypatch):
 def test_results_are_those_of_encode(tiny, options):
     encoder = TextEncoder.from_pretrained(tiny, device="cpu", prompts={"query": "river "})
     given = [TEXTS, TEXTS[1:], TEXTS[2:], []]
-    for texts, found in zip(
-        given, run_all(*(encoder.encode_async(texts, **options) for texts in given)), strict=True
-    ):
+    results = asyncio.run(gathered(*(encoder.encode_async(texts, **options) for texts in given)))
+    for texts, found in zip(given, results, strict=True):
         expected = encoder.encode(texts, **options)
         assert type(found) is type(expected) and found.dtype == expected.dtype
         np.testing.assert_allclose(np.asarray(found), np.asarray(expected), atol=1e-5)
 
 
-def test_calls_that_are_ready_together_are_one_batch(encoder, watched):
-    async def calls():
-        await asyncio.gather(*(encoder.encode_async(text) for text in TEXTS))
-        held = await watched.hold(encoder)
-        later = [asyncio.ensure_future(encoder.encode_async(TEXTS[:2])) for _ in range(3)]
-        await asyncio.sleep(0)
-        watched.gate.set()
-        await asyncio.gather(held, *later)
-
-    run(calls())
-    assert watched.batches == [5, 1, 6]
-    assert len(watched.threads) == 1
-    assert threading.main_thread() not in watched.threads
-
-
-def test_batches_keep_to_the_budget_the_order_and_the_kind():
-    """A long call is cut into pieces, and short ones are joined."""
-    batches = []
-
-    def compute(items, kind):
-        batches.append((kind, list(items)))
-        return [item.upper() for item in items]
-
-    joined = JoinedCalls(compute, len, 6)
+def test_batches_keep_to_the_budget_the_order_and_the_kind(gated):
+    """Calls that are ready together are joined, also behind a batch at work; a long call is cut."""
     given = [(["a"], 0), (["bbb", "c"], 0), (["d" * 31], 0), (["e"], 0), (["f"], 0), (["g"], 3)]
     given += [(["hhh", "ii", "jj"], 3), ([], 3), (["k"], 0)]
-    found = run_all(*(joined.run(items, kind) for items, kind in given))
-    assert found == [[item.upper() for item in items] for items, _ in given]
     expected = [(0, ["a", "bbb", "c"]), (0, ["d" * 31]), (0, ["e", "f"])]
-    assert batches == [*expected, (3, ["g", "hhh", "ii"]), (3, ["jj"]), (0, ["k"])]
+    expected += [(3, ["g", "hhh", "ii"]), (3, ["jj"]), (0, ["k"])]
+
+    async def calls(held):
+        first = [await gated.hold("held")] if held else []
+        later = [gated.call(*items, kind=kind) for items, kind in given]
+        await asyncio.sleep(0)
+        gated.gate.set()
+        return (await gathered(*first, *later))[held:]
+
+    for held in (0, 1):
+        gated.batches.clear()
+        found = asyncio.run(calls(held))
+        assert found == [[item.upper() for item in items] for items, _ in given]
+        assert gated.batches[held:] == expected
+    assert len(gated.threads) == 1 and threading.main_thread() not in gated.threads
 
 
-# --- waiting, cancellation and errors ----------------------------------------------------------
-
-
-def test_a_cancelled_call_is_not_computed(encoder, watched, monkeypatch):
+def test_a_cancelled_call_is_not_computed(gated):
     """Nor the rest of a call that is cut into batches."""
-    monkeypatch.setattr(encoder._joined, "_characters", 40)
 
     async def calls():
-        held = await watched.hold(encoder, TEXTS)
-        dropped = asyncio.ensure_future(encoder.encode_async(TEXTS))
-        waits = asyncio.ensure_future(encoder.encode_async(TEXTS[:2]))
+        held = await gated.hold("a" * 6, "b")
+        dropped, waits = gated.call("c"), gated.call("d", "e")
         await asyncio.sleep(0)
         dropped.cancel()
         held.cancel()  # while it is computed
         await asyncio.wait([dropped, held])
-        watched.gate.set()
+        gated.gate.set()
         return await waits
 
-    assert_near(run(calls()), encoder.encode(TEXTS[:2]))
-    first, *others = watched.batches
-    assert first < len(TEXTS) and others == [2]
+    assert asyncio.run(calls()) == ["D", "E"]
+    assert gated.batches == [(0, ["a" * 6]), (0, ["d", "e"])]
 
 
-@pytest.mark.parametrize("place", ["compute", "thread"])
-def test_an_error_comes_to_its_own_caller(monkeypatch, place):
-    def fail(*_):
+def test_an_error_comes_to_its_own_caller(gated, monkeypatch):
+    async def failed():
+        found = await gathered(*map(gated.call, ["a", "bad", "c"]))
+        return [isinstance(one, RuntimeError) for one in found]
+
+    def refuse(*_):
         raise RuntimeError
 
-    def compute(items, kind):
-        return fail() if place == "compute" and "river" in items else items
-
-    joined = JoinedCalls(compute, len, 4096)
-    given = (["a"], ["a", "river", "a"], ["a", "a"])
-    with monkeypatch.context() as patch:
-        if place == "thread":  # as an executor when the interpreter ends
-            patch.setattr(joined._thread, "submit", fail)
-        found = run_all(*map(joined.run, given))
-    is_failed = [isinstance(one, RuntimeError) for one in found]
-    assert is_failed == ([True] * 3 if place == "thread" else [False, True, False])
-    assert run(joined.run(["a"])) == ["a"]
-
-
-# --- event loops, threads and copies -----------------------------------------------------------
+    assert asyncio.run(failed()) == [False, True, False]
+    with monkeypatch.context() as patch:  # as an executor when the interpreter ends
+        patch.setattr(gated.joined._thread, "submit", refuse)
+        assert asyncio.run(failed()) == [True, True, True]
+    assert asyncio.run(failed()) == [False, True, False]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_loop_that_is_closed_in_the_middle(encoder, watched):
+def test_a_loop_that_is_closed_in_the_middle(gated):
     """Its calls are dropped, and the next loop gets its results."""
-    watched.gate.clear()
+    gated.gate.clear()
     loop = asyncio.new_event_loop()
-    calls = [loop.create_task(encoder.encode_async(TEXTS)) for _ in range(3)]
-    while not watched.begun.is_set():
+    calls = [loop.create_task(gated.joined.run(["aaaaa"])) for _ in range(3)]
+    while not gated.begun.is_set():
         loop.run_until_complete(asyncio.sleep(0))
     loop.close()
-    watched.gate.set()
+    gated.gate.set()
     for call in calls:
         call._log_destroy_pending = False
     del calls, call
     gc.collect()
-    assert_near(run(encoder.encode_async(TEXTS)), encoder.encode(TEXTS))
+    assert asyncio.run(gathered(gated.joined.run(["b"]))) == [["B"]]
 
 
 def test_the_thread_ends_with_the_encoder(tiny):
     encoder = TextEncoder.from_pretrained(tiny, device="cpu")
     before = set(threading.enumerate())
-    run(encoder.encode_async("a"))
+    asyncio.run(gathered(encoder.encode_async("a")))
     thread = (set(threading.enumerate()) - before).pop()
     assert thread.name.startswith("hf_bert_impl-encoder")
     gone = weakref.ref(encoder)
@@ -212,29 +170,26 @@ def test_the_thread_ends_with_the_encoder(tiny):
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_has_a_thread_of_its_own(encoder, watched):
+def test_a_forked_child_has_a_thread_of_its_own(gated):
     """Also where the parent's is at work."""
     context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
 
-    def child(results):
-        watched.gate = threading.Event()
-        watched.gate.set()
-        results.put(run(encoder.encode_async(TEXTS)))
+    def child():
+        gated.gate = threading.Event()
+        gated.gate.set()
+        results.put(asyncio.run(gathered(gated.joined.run(["c"]))))
 
     async def calls():
-        held = await watched.hold(encoder)
-        waits = asyncio.ensure_future(encoder.encode_async(TEXTS))
+        held, waits = await gated.hold("a"), gated.call("b")
         await asyncio.sleep(0)
-        results = context.SimpleQueue()
-        process = context.Process(target=child, args=(results,))
+        process = context.Process(target=child)
         process.start()
         process.join(SECONDS)
         process.kill()
         assert process.exitcode == 0
-        watched.gate.set()
-        await held
-        return results.get(), await waits
+        gated.gate.set()
+        return await gathered(held, waits)
 
-    found, waited = run(calls())
-    assert_near(found, encoder.encode(TEXTS))
-    assert_near(waited, found)
+    assert asyncio.run(calls()) == [["A"], ["B"]]
+    assert results.get() == [["C"]]

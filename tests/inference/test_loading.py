@@ -1,4 +1,6 @@
-"""Which tokenizer a checkpoint has: the one that AutoTokenizer finds, and no code of its own."""
+"""The files of a checkpoint: which tokenizer it has, without code of its own, and its modules."""
+
+import json
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ import hf_bert_impl
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.loading import load_own_tokenizer, load_tokenizer
+from hf_bert_impl.inference.sentence_folder import copy_sentence_modules
+from tests.inference.encoder_cases import names
 from tests.support.checkpoints import JAPANESE, LETTER_TEXTS, LETTERS, name_tokenizer
 
 SETTINGS = {name: value for name, value in JAPANESE.items() if name != "tokenizer_class"}
@@ -22,8 +26,8 @@ PIECES = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")] + [
 
 def save_backend(folder):
     words = hf_bert_impl.BertTokenizer.from_pretrained(folder)
-    names = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "cls", "sep", "pad")}
-    other = PreTrainedTokenizerFast(tokenizer_object=words.backend_tokenizer, **names)
+    tokens = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "cls", "sep", "pad")}
+    other = PreTrainedTokenizerFast(tokenizer_object=words.backend_tokenizer, **tokens)
     other.save_pretrained(folder)
 
 
@@ -100,10 +104,31 @@ def test_bert_with_the_tokenizer_of_xlm_r(save_tiny):
     assert np.allclose(encoder.encode(LETTER_TEXTS), expected, atol=1e-5)
     optimized = hf_bert_impl.optimize(stock, "float32")
     assert np.allclose(optimized.encode(LETTER_TEXTS), expected, atol=1e-5)
-    batch = optimized.tokenizer(LETTER_TEXTS, padding=True, max_length=31, return_tensors="pt")
-    batch = {name: value[:, :31] for name, value in batch.items()}
-    with torch.no_grad():
-        states = optimized[0].model(**batch).last_hidden_state
-    mask = batch["attention_mask"][..., None]
-    means = (states * mask).sum(1) / mask.sum(1)
-    assert np.allclose(means[[0, 1, 3]], expected[[0, 1, 3]], atol=1e-5)
+
+
+def module_list(*paths):
+    return json.dumps([{"type": f"x.Kind{n}", "path": path} for n, path in enumerate(paths)])
+
+
+def test_what_is_copied(tmp_path):
+    """The modules of the list, if all of them are inside the folder; no other files."""
+    source, folder = tmp_path / "source", tmp_path / "folder"
+    folder.mkdir()
+    for path in (source / "1_Pooling", source / "heads/2_Dense", source / ".git"):
+        path.mkdir(parents=True)
+        (path / "config.json").write_text("{}")
+    (source / "sentence_bert_config.json").write_text('{"max_seq_length": 7}')
+    (source / "notes.txt").write_text("private")
+    assert copy_sentence_modules(source, folder) == []
+    for path in ("../folder", "/etc", "1_Pooling/../../folder"):
+        (source / "modules.json").write_text(module_list("", path))
+        with pytest.raises(ValueError, match="outside that folder"):
+            copy_sentence_modules(source, folder)
+    assert names(folder) == set()
+    paths = ("", "1_Pooling", "heads/2_Dense/", "3_Normalize", ".git")
+    (source / "modules.json").write_text(module_list(*paths))
+    copied = copy_sentence_modules(source, folder)
+    assert copied == ["modules.json", "sentence_bert_config.json", "1_Pooling/", "heads/2_Dense/"]
+    below = {"1_Pooling/config.json", "heads/2_Dense/config.json"}
+    assert names(folder) == {"modules.json", "sentence_bert_config.json", *below}
+    assert (folder / "modules.json").read_text() == module_list(*paths)
