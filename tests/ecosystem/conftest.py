@@ -7,16 +7,9 @@ import pytest
 import torch
 
 import hf_bert_impl
+from tests.support.checkpoints import tiny_config
 from tests.support.lowered import WHY_NO_OPENVINO
 
-SIZES = {
-    "vocab_size": 61,
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 37,
-    "max_position_embeddings": 40,
-}
 LENGTHS = (11, 7, 4)
 
 
@@ -40,8 +33,7 @@ def model():
 
     def make(name, **fields):
         torch.manual_seed(1)
-        config = hf_bert_impl.BertConfig(**{**SIZES, "initializer_range": 0.2, **fields})
-        return getattr(hf_bert_impl, name)(config).eval()
+        return getattr(hf_bert_impl, name)(tiny_config(vocab_size=61, **fields)).eval()
 
     return make
 
@@ -50,6 +42,6 @@ def model():
 def batch():
     """Ids and mask of three rows of unequal lengths."""
     generator = torch.Generator().manual_seed(2)
-    ids = torch.randint(5, SIZES["vocab_size"], (3, max(LENGTHS)), generator=generator)
+    ids = torch.randint(5, 61, (3, max(LENGTHS)), generator=generator)
     mask = torch.tensor([[int(place < n) for place in range(max(LENGTHS))] for n in LENGTHS])
     return {"input_ids": ids * mask, "attention_mask": mask}

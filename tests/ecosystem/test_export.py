@@ -86,10 +86,8 @@ def test_opset_length_and_weights_in_a_file_of_their_own(tmp_path, monkeypatch):
     exported = export_model(model, tmp_path / "out", "onnx", opset=18, length=13)
     graph = onnx.load(tmp_path / "out/model.onnx")
     assert graph.opset_import[0].version == 18
-    axes = [
-        axis.dim_param or axis.dim_value for axis in graph.graph.input[0].type.tensor_type.shape.dim
-    ]
-    assert axes == ["batch_size", 13]
+    shape = graph.graph.input[0].type.tensor_type.shape
+    assert [axis.dim_param or axis.dim_value for axis in shape.dim] == ["batch_size", 13]
     assert exported.files.keys() == {"config.json", "model.onnx", "model.onnx.data"}
     assert_equal(model, tmp_path / "out/model.onnx", 5, 13)
     for options, words in (

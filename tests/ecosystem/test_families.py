@@ -34,17 +34,12 @@ def assert_close(found, expected, atol=1e-5):
     np.testing.assert_allclose(flat(found), flat(expected), atol=atol, rtol=0)
 
 
+#: By class of sentence-transformers: the model's class, and a call.
 KINDS = {
-    "dense": ("SentenceTransformer", lambda m: m.encode(TEXTS)),
-    "labels": ("CrossEncoder", lambda m: m.predict(PAIRS, apply_softmax=True)),
-    "sparse": ("SparseEncoder", lambda m: m.encode(TEXTS, convert_to_tensor=True)),
-    "multi": ("MultiVectorEncoder", lambda m: [*m.encode_query(TEXTS), *m.encode_document(TEXTS)]),
-}
-HEADS = {
-    "dense": "Model",
-    "labels": "ForSequenceClassification",
-    "sparse": "ForMaskedLM",
-    "multi": "Model",
+    "SentenceTransformer": ("Model", lambda m: m.encode(TEXTS)),
+    "CrossEncoder": ("ForSequenceClassification", lambda m: m.predict(PAIRS, apply_softmax=True)),
+    "SparseEncoder": ("ForMaskedLM", lambda m: m.encode(TEXTS, convert_to_tensor=True)),
+    "MultiVectorEncoder": ("Model", lambda m: [*m.encode_query(TEXTS), *m.encode_document(TEXTS)]),
 }
 
 
@@ -63,10 +58,9 @@ def are_prepared(model):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_sentence_transformers(library, save, prefix, kind, monkeypatch, tmp_path):
-    name, call = KINDS[kind]
+    head, call = KINDS[kind]
     torch.manual_seed(5)  # a projection of its own may be drawn
-    folder = save(prefix + HEADS[kind])
-    model = getattr(library("sentence_transformers"), name)(folder, device="cpu")
+    model = getattr(library("sentence_transformers"), kind)(save(prefix + head), device="cpu")
     model.max_seq_length = 60
     before = call(model)
     assert hf_bert_impl.optimize(model, "float32") is model
@@ -108,10 +102,8 @@ def test_pipelines(save, task, name, monkeypatch):
         found = pipe(texts, batch_size=2)
         if task == "feature-extraction":
             return [one[0][:3] for one in found]  # not of padding
-        return [
-            [token["score"] for token in one] if type(one) is list else one["score"]
-            for one in found
-        ]
+        rows = [one if type(one) is list else [one] for one in found]
+        return [[token["score"] for token in row] for row in rows]
 
     before = numbers()
     places = {name: p.data_ptr() for name, p in pipe.model.named_parameters()}

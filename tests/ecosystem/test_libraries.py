@@ -1,0 +1,152 @@
+"""Trainer, accelerate, torch.compile, torchao and CTranslate2 on this package's models."""
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch.testing import assert_close
+
+import hf_bert_impl
+from hf_bert_impl.parity import reference_model
+from tests.model.cases import outputs, random_config, random_model
+from tests.support.checkpoints import WORDS
+
+pytestmark = pytest.mark.ecosystem
+
+# --- Trainer -----------------------------------------------------------------------------------
+
+
+def test_losses_of_trainer_are_upstreams(library, save_tiny, tmp_path):
+    lengths = torch.randint(3, 30, (12,), generator=torch.Generator().manual_seed(5)).tolist()
+    data = {"input_ids": [[5 + n % 12] * n for n in lengths], "labels": [n % 3 for n in lengths]}
+    rows = library("datasets").Dataset.from_dict(data)
+    fields = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    folder = save_tiny("BertForSequenceClassification", num_labels=3, **fields)
+    tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(folder)
+    losses = []
+    for package in (hf_bert_impl, transformers):
+        place = str(tmp_path / package.__name__)
+        steps = {"max_steps": 5, "per_device_train_batch_size": 4, "logging_steps": 1}
+        more = {"save_steps": 3, "report_to": [], "use_cpu": True, "seed": 3}
+        trainer = transformers.Trainer(
+            model=package.BertForSequenceClassification.from_pretrained(folder),
+            args=transformers.TrainingArguments(place, **steps, **more),
+            train_dataset=rows,
+            data_collator=transformers.DataCollatorWithPadding(tokenizer),
+        )
+        trainer.train()
+        losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+    # No code is copied into a checkpoint, and stock transformers loads it.
+    checkpoint = tmp_path / "hf_bert_impl/checkpoint-3"
+    assert not [*checkpoint.glob("*.py")]
+    transformers.BertForSequenceClassification.from_pretrained(checkpoint)
+
+
+# --- accelerate: device maps, and offloading to the memory and to the disk ---------------------
+
+PARTS = {"bert.embeddings": "cpu", "bert.encoder.layer.0": "cpu", "bert.encoder.layer.1": "disk"}
+PLACED = {
+    "device map": lambda accelerate, model, folder: type(model).from_pretrained(
+        folder, device_map=PARTS | {"cls": "cpu"}, offload_folder=folder / "to"
+    ),
+    "dispatch": lambda accelerate, model, folder: accelerate.load_checkpoint_and_dispatch(
+        model, folder, device_map="auto", no_split_module_classes=["BertLayer"]
+    ),
+    "offload": lambda accelerate, model, folder: accelerate.cpu_offload(
+        model, execution_device="cpu"
+    ),
+}
+
+
+@pytest.mark.parametrize("place", PLACED)
+@torch.no_grad()
+def test_placed_models(library, model, batch, tmp_path, place):
+    ours, attended = model("BertForMaskedLM"), batch["attention_mask"].bool()
+    ours.save_pretrained(tmp_path)
+    expected = ours(**batch).logits[attended]
+    placed = PLACED[place](library("accelerate"), ours, tmp_path).eval()
+    assert_close(placed(**batch).logits[attended], expected, atol=2e-5, rtol=0)
+
+
+# --- torch.compile -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def padded():
+    """Makes padded rows, with a compiler that knows no program."""
+    torch.compiler.reset()
+
+    def make(rows, length):
+        generator = torch.Generator().manual_seed(rows * 100 + length)
+        ids = torch.randint(5, 61, (rows, length), generator=generator)
+        mask = torch.ones(rows, length, dtype=torch.long)
+        mask[0, length // 2 :] = 0
+        mask[1, 3:] = 0
+        return {"input_ids": ids, "attention_mask": mask}
+
+    return make
+
+
+def test_compiled_once_for_all_sizes(model, padded, caplog):
+    from torch._dynamo.testing import CompileCounter
+
+    from hf_bert_impl.model import modeling_bert
+
+    modeling_bert.logger.warning_once.cache_clear()
+    ours, counter = model("BertForSequenceClassification"), CompileCounter()
+    counted, compiled = torch.compile(ours, backend=counter), torch.compile(ours, dynamic=True)
+    # The first two batches make the compiled program, and the others use it.
+    for size in ((3, 11), (4, 9), (2, 23), (5, 17), (7, 30)):
+        with torch.no_grad():
+            expected = ours(**padded(*size)).logits
+            for program in (counted, compiled):
+                assert_close(program(**padded(*size)).logits, expected, atol=2e-5, rtol=0)
+    assert counter.frame_count <= 2
+    assert caplog.text.count("a compiled model computes padding") == 1
+
+
+def test_compiled_training_gives_the_same_gradients(model, padded):
+    grads = []
+    for compiled in (False, True):
+        ours = model("BertForSequenceClassification")
+        call = torch.compile(ours, backend="aot_eager", dynamic=True) if compiled else ours
+        call(**padded(3, 11), labels=torch.tensor([0, 1, 1])).loss.backward()
+        grads.append([p.grad for p in ours.parameters()])
+    assert_close(grads[1], grads[0], atol=2e-5, rtol=0)
+
+
+# --- torchao and CTranslate2 -------------------------------------------------------------------
+
+
+def test_torchao_as_upstream(library, model, batch, tmp_path):
+    """With weights alone in int8, by `quantize_` and by `from_pretrained`."""
+    quantization = library("torchao.quantization")
+    settings = quantization.Int8WeightOnlyConfig()
+    ours, attended = model("BertForMaskedLM"), batch["attention_mask"].bool()
+    theirs, exact = reference_model(ours), ours(**batch).logits[attended]
+    ours.save_pretrained(tmp_path)
+    for one in (ours, theirs):
+        quantization.quantize_(one, settings)
+    by_name = transformers.TorchAoConfig(settings)
+    loaded = type(ours).from_pretrained(tmp_path, quantization_config=by_name)
+    with torch.no_grad():
+        found = [one(**batch).logits[attended] for one in (ours, loaded, theirs)]
+    assert_close(found[0], found[2], atol=1e-4, rtol=0)
+    for one in found[:2]:
+        assert 1e-5 < (one - exact).abs().max() < 0.1 * exact.abs().max()
+
+
+def test_ctranslate2_reads_a_saved_model(library, tmp_path):
+    ct2 = library("ctranslate2")
+    model = random_model("BertModel", random_config(4, vocab_size=len(WORDS), type_vocab_size=2))
+    tokenizer = hf_bert_impl.BertTokenizer({word: number for number, word in enumerate(WORDS)})
+    for one in (model, tokenizer):
+        one.save_pretrained(tmp_path)
+    texts = ["the river rose over night, and nobody saw it", "it rose", "nice to meet you ,"]
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    place = ct2.converters.TransformersConverter(str(tmp_path)).convert(str(tmp_path / "ct2"))
+    found = ct2.Encoder(place).forward_batch(tokenizer(texts)["input_ids"]).last_hidden_state
+    real = batch["attention_mask"].bool()
+    expected = outputs(model, batch).last_hidden_state[real]
+    assert_close(torch.from_numpy(np.array(found))[real], expected, atol=1e-4, rtol=0)
