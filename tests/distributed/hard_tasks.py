@@ -1,4 +1,4 @@
-"""Tasks that can be killed at work, or fail."""
+"""A task that can be killed at work, or fails."""
 
 import os
 import signal
@@ -9,40 +9,37 @@ from typing import Any
 from hf_bert_impl.distributed import EmbedTexts
 
 
-class SlowEmbed(EmbedTexts):
-    """`EmbedTexts` at the pace of a large model, which leaves its process number."""
+class Hard(EmbedTexts):
+    """`EmbedTexts` at the pace of a large model.
 
-    def __init__(self, model: str, column: str = "text", *, pids: str, seconds: float) -> None:
+    Args:
+        model: As of `EmbedTexts`.
+        column: As of `EmbedTexts`.
+        seconds: The time of a batch, besides its own.
+        pids: A folder in which each process leaves its number.
+        failing: Words of texts that cannot be computed, nor any batch that holds one.
+        deadly: A text that ends the process.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        column: str = "text",
+        *,
+        seconds: float = 0.0,
+        pids: str = "",
+        failing: tuple[str, ...] = (),
+        deadly: str = "",
+    ) -> None:
         super().__init__(model, column)
-        self.seconds = seconds
-        Path(pids, str(os.getpid())).touch()
+        self.seconds, self.failing, self.deadly = seconds, failing, deadly
+        if pids:
+            Path(pids, str(os.getpid())).touch()
 
     def compute(self, *texts: list[str]) -> tuple[Any, ...]:
         time.sleep(self.seconds)
-        return super().compute(*texts)
-
-
-class Failing(EmbedTexts):
-    """Cannot compute texts with certain words, nor any batch that holds one."""
-
-    def __init__(self, model: str, column: str = "text", *, words: tuple[str, ...]) -> None:
-        super().__init__(model, column)
-        self.words = words
-
-    def compute(self, *texts: list[str]) -> tuple[Any, ...]:
-        if any(word in text.split() for word in self.words for text in texts[0]):
-            raise RuntimeError("the model\nfailed \ud83d")
-        return super().compute(*texts)
-
-
-class Deadly(EmbedTexts):
-    """Ends its process at a certain text."""
-
-    def __init__(self, model: str, column: str = "text", *, word: str) -> None:
-        super().__init__(model, column)
-        self.word = word
-
-    def compute(self, *texts: list[str]) -> tuple[Any, ...]:
-        if self.word in texts[0]:
+        if self.deadly in texts[0]:
             os.kill(os.getpid(), signal.SIGKILL)
+        if any(word in text.split() for word in self.failing for text in texts[0]):
+            raise RuntimeError("the model\nfailed \ud83d")
         return super().compute(*texts)

@@ -16,12 +16,11 @@ import psutil
 import pytest
 
 from hf_bert_impl.cli import main
-from hf_bert_impl.data.text_input import find_inputs
 from hf_bert_impl.distributed import EmbedTexts, on_ray
 from hf_bert_impl.distributed.run import run_job
 from hf_bert_impl.errors import InputError
 from tests.distributed.conftest import IDS, RUN, TEXTS
-from tests.distributed.hard_tasks import Deadly, Failing, SlowEmbed
+from tests.distributed.hard_tasks import Hard
 from tests.distributed.results import finished, rejects, vectors
 
 pytestmark = pytest.mark.distributed
@@ -50,7 +49,7 @@ def test_actors_and_a_node_die(ray, job, tmp_path, expected):
     pids = tmp_path / "pids"
     pids.mkdir()
     slow = {**job.options, "pids": str(pids), "seconds": 0.3}
-    here = dataclasses.replace(job, task=SlowEmbed, options=slow, part_rows=2)
+    here = dataclasses.replace(job, task=Hard, options=slow, part_rows=2)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
     second = cluster.add_node(num_cpus=2)
     draw = random.Random(3)
@@ -107,9 +106,8 @@ def test_the_driver_is_killed(ray, job, rows, expected, capsys):
         *("-o", str(job.output), "--engine", "ray", "--workers", "2", "--column", "text"),
         *("--id-column", "id", "--part-size", "1", "--json"),
     ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    environment.pop("RAY_worker_niceness", None)
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    own = {name: value for name, value in os.environ.items() if name != "RAY_worker_niceness"}
+    process = subprocess.Popen(command, env=own, stdout=subprocess.DEVNULL)
     end = time.monotonic() + 400
     while len(list(job.output.glob("*.parquet"))) < 3:
         assert process.poll() is None
@@ -137,27 +135,6 @@ def test_the_driver_is_killed(ray, job, rows, expected, capsys):
 
 class TestOnRayThatRuns:
     """On a running Ray, which is neither started nor stopped."""
-
-    def test_many_inputs(self, running, job, tmp_path, expected):
-        """Unreadable input raises an error before anything is written."""
-        folder = tmp_path / "many"
-        folder.mkdir()
-        for number in range(3):
-            (folder / f"{number}.jsonl").write_text(
-                "".join(json.dumps({"text": text}) + "\n" for text in TEXTS[number::3])
-            )
-        here = dataclasses.replace(job, inputs=find_inputs(str(folder)), id_column=None)
-        with pytest.raises(InputError, match=r"0\.jsonl.*no column 'body'"):
-            run_job(dataclasses.replace(here, columns="body"), ray=(2, None))
-        assert not here.output.exists()
-        words = {**job.options, "words": ("7",)}
-        run_job(dataclasses.replace(here, task=Failing, options=words), ray=(2, None))
-        order = [n for number in range(3) for n in range(number, len(TEXTS), 3)]
-        (bad,) = rejects(job.output)
-        assert (bad["id"], bad["row"]) == (order.index(7), 2)
-        good = [n for n in range(len(TEXTS)) if n != bad["id"]]
-        right = expected[[order[n] for n in good]]
-        assert np.array_equal(vectors(finished(here.output), good), right)
 
     def test_on_a_data_set_of_ray(self, running, models, expected):
         """Plain `map_batches`; an actor computes with as many threads as it has CPUs."""
@@ -188,8 +165,8 @@ class TestOnRayThatRuns:
     def test_a_row_that_kills_its_workers(self, running, job, monkeypatch):
         """The job ends, and a run that does not die on it computes the rest."""
         monkeypatch.setattr(on_ray, "RETRIES", 1)
-        deadly = {**job.options, "word": TEXTS[20]}
-        here = dataclasses.replace(job, task=Deadly, options=deadly)
+        deadly = {**job.options, "deadly": TEXTS[20]}
+        here = dataclasses.replace(job, task=Hard, options=deadly)
         with pytest.raises(InputError, match="died 2 times"):
             run_job(here, ray=(2, None))
         assert not (here.output / "manifest.json").exists()

@@ -58,11 +58,11 @@ def post(backend, path, body, **options):
     return answer
 
 
-def message(answer):
-    """What an error says, and that it is one line in OpenAI's shape."""
+def message(answer, status):
+    """What an error of a status says, and that it is one line in OpenAI's shape."""
     error = answer.json()["error"]
-    assert error["code"] == answer.status_code
-    assert "\n" not in error["message"]
+    assert error["code"] == answer.status_code == status, error
+    assert "\n" not in error["message"] and "secret" not in answer.text
     return error["message"]
 
 
@@ -130,16 +130,15 @@ def test_pairs_are_scored_by_the_cross_encoder(served, tmp_path, kind):
         np.testing.assert_allclose(scores, expected[order], atol=1e-5)
         assert (np.diff(scores) <= 0).all() and expected.std() > 1e-4
         assert [row["text"] for row in tei] == [TEXTS[row["index"]] for row in tei]
-    usual = post(worker, "/rerank", plain).json()
+    best = post(worker, "/rerank", plain).json()[:4]
     documents = [{"text": text} if n % 2 else text for n, text in enumerate(TEXTS)]
     body = {"query": "who sat?", "documents": documents, "top_n": 4}
     found = post(worker, "/v2/rerank", body).json()["results"]
-    assert [(row["index"], row["relevance_score"]) for row in found] == [
-        (row["index"], row["score"]) for row in usual[:4]
-    ]
+    found = [{"index": row["index"], "score": row["relevance_score"]} for row in found]
+    assert found == best
     if kind != "other family":
-        one = post(worker, "/rerank", plain | {"texts": [TEXTS[found[0]["index"]]]}).json()
-        assert one[0]["score"] == usual[0]["score"]  # the same bits, alone
+        one = post(worker, "/rerank", plain | {"texts": [TEXTS[best[0]["index"]]]}).json()
+        assert one[0]["score"] == best[0]["score"]  # the same bits, alone
 
 
 @pytest.mark.parametrize("kind", [SparseEncoder, MultiVectorEncoder])
@@ -174,22 +173,20 @@ def test_fields_that_clients_send(worker, served):
     assert answer.json() == post(worker("embed"), "/v1/embeddings", {"input": TEXTS[0]}).json()
 
 
-@pytest.mark.parametrize("truncate_dim", [None, 20])
-def test_dimensions_are_those_of_the_served_vectors(served, tmp_path, truncate_dim):
+def test_dimensions_are_those_of_the_served_vectors(served, tmp_path):
     """Vectors of a chosen width have length 1."""
     parts = [models.Transformer(str(served("embed"))), models.Pooling(30), models.Normalize()]
-    made = SentenceTransformer(modules=parts, truncate_dim=truncate_dim)
-    made.save_pretrained(str(tmp_path))
+    SentenceTransformer(modules=parts, truncate_dim=20).save_pretrained(str(tmp_path))
     encoder = TextEncoder.from_pretrained(tmp_path, batch_invariant=True)
-    worker, width = ModelWorker("small", "embed", str(tmp_path)), truncate_dim or 30
-    for dimensions in (1, 7, width, None):
+    worker = ModelWorker("small", "embed", str(tmp_path))
+    for dimensions in (1, 7, 20, None):
         answer = post(worker, "/v1/embeddings", {"input": TEXTS, "dimensions": dimensions})
         vectors = np.array([row["embedding"] for row in answer.json()["data"]], np.float32)
         options = {"truncate_dim": dimensions, "normalize_embeddings": dimensions is not None}
         assert np.array_equal(vectors, encoder.encode(TEXTS, **options))
-        assert vectors.shape[1] == (dimensions or width)
-    answer = post(worker, "/v1/embeddings", {"input": TEXTS, "dimensions": width + 1})
-    assert f"`dimensions` is {width + 1}. Use a whole number from 1 to {width}." in message(answer)
+        assert vectors.shape[1] == (dimensions or 20)
+    answer = post(worker, "/v1/embeddings", {"input": TEXTS, "dimensions": 21})
+    assert "`dimensions` is 21. Use a whole number from 1 to 20." in message(answer, 400)
 
 
 def test_the_forms_of_tei(worker):
@@ -219,10 +216,8 @@ REFUSED = {
         ("/v1/embeddings", {"input": "a", "model": "gpt"}, 404, "'gpt' here; name 'small'"),
         ("/embed", {"inputs": "a", "dimensions": 0}, 400, "a whole number from 1 to 30."),
         ("/", {"inputs": {"sentences": ["a"]}}, 400, "`inputs.source_sentence`: "),
-        *(
-            ("/v1/embeddings", {"input": "a", "dimensions": value}, 400, "`dimensions`: ")
-            for value in (True, "8", 8.5)
-        ),
+        ("/v1/embeddings", {"input": "a", "dimensions": True}, 400, "`dimensions`: "),
+        ("/v1/embeddings", {"input": "a", "dimensions": 8.5}, 400, "`dimensions`: "),
         ("/embed", {"inputs": "a", "normalize": 1}, 400, "`normalize`: Input should be a valid b"),
         ("/similarity", {"inputs": "a"}, 404, "post to /v1/embeddings"),
         ("/v1/embeddings", {"input": "a", "prompt_name": "x"}, 400, "Prompt name 'x' not found"),
@@ -230,12 +225,7 @@ REFUSED = {
         ("/v1/embeddings", {"input": ["a"] * 8}, 413, "at most 7"),
         ("/v1/embeddings", {"input": "a" * 3000}, 413, "3,000 characters"),
         ("/v1/embeddings", {"input": "a" * 9000}, 413, "more than 8,192 bytes"),
-        (
-            "/rerank",
-            {"query": "a"},
-            404,
-            "/v1/embeddings; this server's model is for embed",
-        ),
+        ("/rerank", {"query": "a"}, 404, "/v1/embeddings; this server's model is for embed"),
     ],
     "rerank": [
         ("/rerank", {"query": "a", "texts": ["b"], "documents": ["b"]}, 400, "not both"),
@@ -263,8 +253,8 @@ REFUSED = {
 def test_bad_requests(worker, task):
     limits = {"max_texts": 7, "max_characters": 2000, "max_bytes": 8192}
     for path, body, status, words in REFUSED[task]:
-        answer = post(worker(task), path, body, **limits)
-        assert (answer.status_code, words in message(answer)) == (status, True), (path, body)
+        said = message(post(worker(task), path, body, **limits), status)
+        assert words in said, (path, body, said)
 
 
 async def endless():
@@ -293,8 +283,7 @@ AS_JSON = {"content-type": "application/json"}
 def test_bad_bodies(worker, method, content, headers, status, words):
     given = {"content": content() if callable(content) else content, "headers": headers}
     (answer,) = ask(worker("embed"), (method, "/v1/embeddings", given), max_bytes=5000)
-    assert answer.status_code == status
-    assert words in message(answer)
+    assert words in message(answer, status)
     assert answer.headers.get("allow") == ("POST" if method == "GET" else None)
 
 
@@ -305,8 +294,7 @@ def test_the_key(worker):
 
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "secret"}):
         answer, health = asked(**headers)
-        assert (answer.status_code, health.status_code) == (401, 200)
-        assert "Bearer KEY" in message(answer) and "secret" not in answer.text
+        assert "Bearer KEY" in message(answer, 401) and health.status_code == 200
     assert asked(authorization="Bearer secret")[0].status_code == 200
 
 
@@ -318,14 +306,13 @@ class Slow:
 
     def __init__(self, worker, seconds, error=None):
         self.info, self.seconds, self.error = worker.info, seconds, error
-        self.most = self.now = self.finished = 0
+        self.most = self.now = 0
 
     async def compute(self, items, options):
         self.now += len(items)
         self.most = max(self.most, self.now)
         try:
             await asyncio.sleep(self.seconds)
-            self.finished += len(items)
         finally:
             self.now -= len(items)
         if self.error is not None:
@@ -341,22 +328,16 @@ def test_a_full_queue_says_when_to_come_again(worker):
     """What waits is bounded, and everything that was let in is answered."""
     slow = Slow(worker("embed"), 0.3)
     requests = [("POST", "/v1/embeddings", {"json": {"input": ["a"] * 3}})] * 9
-    answers = ask(slow, *requests, queue=10)
-    statuses = sorted(answer.status_code for answer in answers)
-    assert statuses == [200] * 3 + [429] * 6
-    assert slow.most == 9
-    full = next(answer for answer in answers if answer.status_code == 429)
-    assert int(full.headers["retry-after"]) >= 1
-    assert "9 texts wait already, of at most 10" in message(full)
-
-
-def test_one_request_is_let_in_however_large_and_a_time_out_frees_its_place(worker):
-    slow = Slow(worker("embed"), 0)
+    answers = sorted(ask(slow, *requests, queue=10), key=lambda answer: answer.status_code)
+    assert [answer.status_code for answer in answers[:3]] == [200] * 3 and slow.most == 9
+    for full in answers[3:]:
+        assert int(full.headers["retry-after"]) >= 1
+        assert "9 texts wait already, of at most 10" in message(full, 429)
+    slow = Slow(worker("embed"), 0)  # one request is let in, however large
     assert post(slow, "/v1/embeddings", {"input": ["a"] * 30}, queue=10).status_code == 200
     slow = Slow(worker("embed"), 30)
     answer = post(slow, "/v1/embeddings", {"input": ["a"] * 3}, timeout=0.1, queue=4)
-    assert (answer.status_code, slow.now) == (504, 0)
-    assert "0.1 s" in message(answer)
+    assert "0.1 s" in message(answer, 504) and slow.now == 0
 
 
 async def exchange(app, messages, wait):
@@ -389,7 +370,7 @@ def test_a_client_that_goes_away_frees_its_place(worker, message):
 
     async def run():
         assert await exchange(app, [message], 0.1) == []
-        assert slow.finished == 0  # before the end of the work, and before the test's time is up
+        # Long before the end of the work.
         assert slow.now == 0 and slow.most == (2 if message is WHOLE else 0)
         slow.seconds = 0
         assert (await exchange(app, [WHOLE], 30))[0]["status"] == 200
@@ -403,9 +384,7 @@ def test_a_client_that_goes_away_frees_its_place(worker, message):
 )
 def test_workers_that_fail(worker, error, status, words):
     answer = post(Slow(worker("embed"), 0, error), "/v1/embeddings", {"input": "a"})
-    assert answer.status_code == status
-    assert words in message(answer)
-    assert "secret" not in answer.text
+    assert words in message(answer, status)
     health = ask(Slow(worker("embed"), 0, Unavailable()), ("GET", "/health", {}))[0]
     assert health.status_code == 503
 
@@ -417,18 +396,12 @@ def test_faults_of_the_server_are_logged(worker, monkeypatch, caplog):
         raise error
 
     own = worker("embed").task.model
-    for error in (
-        ValueError("secret path"),
-        TypeError("secret"),
-        NotFinite("secret"),
-        InputError(),
-    ):
+    for error in (ValueError("secret"), TypeError("secret"), NotFinite("secret"), InputError()):
         caplog.clear()
         with monkeypatch.context() as patch:
             patch.setattr(own, "forward", fail)
             answer = post(worker("embed"), "/v1/embeddings", {"input": "a"})
-        assert answer.status_code == 500 and "its log" in message(answer)
-        assert "secret" not in answer.text
+        assert "its log" in message(answer, 500)
         [record] = [one for one in caplog.records if one.name.startswith("hf_bert_impl.serving")]
         assert record.exc_info[1] is error
     assert post(worker("embed"), "/v1/embeddings", {"input": "a"}).status_code == 200
@@ -447,10 +420,10 @@ def test_metrics(worker):
             return (await client.get("/metrics")).text
 
     lines = asyncio.run(run()).splitlines()
-    assert 'hf_bert_requests_total{path="/v1/embeddings",status="200"} 1.0' in lines
-    assert 'hf_bert_requests_total{path="/v1/embeddings",status="400"} 1.0' in lines
-    assert 'hf_bert_requests_total{path="other",status="404"} 2.0' in lines
-    assert 'hf_bert_request_seconds_count{path="/v1/embeddings"} 2.0' in lines
-    assert "hf_bert_texts_total 2.0" in lines
-    assert "hf_bert_queued_texts 0.0" in lines
-    assert any(line.startswith("hf_bert_tokens_total ") for line in lines)
+    assert {
+        'hf_bert_requests_total{path="/v1/embeddings",status="200"} 1.0',
+        'hf_bert_requests_total{path="/v1/embeddings",status="400"} 1.0',
+        'hf_bert_requests_total{path="other",status="404"} 2.0',
+        'hf_bert_request_seconds_count{path="/v1/embeddings"} 2.0',
+        *("hf_bert_texts_total 2.0", "hf_bert_queued_texts 0.0", "hf_bert_tokens_total 7.0"),
+    } <= {*lines}

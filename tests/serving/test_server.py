@@ -1,7 +1,6 @@
 """`hf-bert serve` as a process, without Ray and with two replicas: load, dying workers, the end."""
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -10,8 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -19,6 +16,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 
+import httpx
 import psutil
 
 from hf_bert_impl import TextEncoder
@@ -44,13 +42,9 @@ class Server:
         options = ["--port", "0", "--name", "small", "--queue", "9999"]
         options += [] if is_one else ["--replicas", "2"]
         environment = {**os.environ, "HF_BERT_API_KEY": KEY, "OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", code, "serve", model, *options],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        command = [sys.executable, "-c", code, "serve", model, *options]
+        self.process = subprocess.Popen(command, env=environment, **pipes)
         timer = threading.Timer(SECONDS, self.process.kill)
         timer.start()
         line = self.process.stdout.readline()
@@ -59,19 +53,15 @@ class Server:
         self.address = re.match(r"(http://127\.0\.0\.1:\d+)/v1/embeddings serves", line)[1]
 
     def ask(self, path, body=None, timeout=60, key=KEY):
-        """Status and content."""
-        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
-        request = urllib.request.Request(self.address + path, body, headers)
-        try:
-            with urllib.request.urlopen(request, timeout=timeout) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
+        """The answer over a connection of its own."""
+        options = {"headers": {"Authorization": f"Bearer {key}"}, "trust_env": False}
+        method = "POST" if body else "GET"
+        return httpx.request(method, self.address + path, json=body, timeout=timeout, **options)
 
     def vectors(self, texts, timeout=60):
-        status, content = self.ask("/v1/embeddings", json.dumps({"input": texts}).encode(), timeout)
-        assert status == 200, content
-        return np.array([row["embedding"] for row in json.loads(content)["data"]], np.float32)
+        answer = self.ask("/v1/embeddings", {"input": texts}, timeout)
+        assert answer.status_code == 200, answer.text
+        return np.array([row["embedding"] for row in answer.json()["data"]], np.float32)
 
     def workers(self):
         """Processes of Ray that have the model."""
@@ -97,7 +87,7 @@ class Server:
 
     def metric(self, name):
         """A number of /metrics."""
-        return float(re.search(rf"^hf_bert_{name} (.*)$", self.ask("/metrics")[1], re.M)[1])
+        return float(re.search(rf"^hf_bert_{name} (.*)$", self.ask("/metrics").text, re.M)[1])
 
     def admitted(self):
         """Texts that were computed, or are at work or waiting."""
@@ -148,14 +138,14 @@ def test_concurrent_clients_get_their_own_vectors(running, expected):
 
     with ThreadPoolExecutor(16) as pool:
         assert all(pool.map(client, range(16)))
-    assert running.ask("/v1/models", key="no")[0] == 401
+    assert running.ask("/v1/models", key="no").status_code == 401
 
 
 @pytest.mark.distributed
 def test_clients_that_go_away_free_their_places(running, expected):
     """Long before `--timeout`, which is 60 s; with replicas, though the workers are suspended."""
     begin = time.monotonic()
-    with running.suspended(), pytest.raises(TimeoutError):
+    with running.suspended(), pytest.raises(httpx.TimeoutException):
         running.vectors(["over and over " * 10] * 1000, timeout=0.05)
     wait_until(lambda: running.metric("queued_texts") == 0)
     assert time.monotonic() - begin < 20
