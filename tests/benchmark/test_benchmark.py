@@ -13,13 +13,15 @@ from rich.console import Console
 
 from hf_bert_impl.benchmark import cases
 from hf_bert_impl.benchmark.cases import Unavailable
-from hf_bert_impl.benchmark.contestants import States
+from hf_bert_impl.benchmark.contestants import States, Texts
 from hf_bert_impl.benchmark.peers import PEERS, PRECISIONS, Settings, Source, check_peer
 from hf_bert_impl.benchmark.results import Row
 from hf_bert_impl.benchmark.run import Benchmark
 from hf_bert_impl.cli.options import field_docs
 from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.measuring.batches import make_batch
+from tests.encoders.cases import random_stock
+from tests.support.checkpoints import SPECIAL_TOKENS, save_checkpoint
 from tests.support.lowered import WHY_NO_OPENVINO
 
 TINY = Source(random="tiny")
@@ -58,14 +60,10 @@ def test_a_whole_run():
     results = benchmark.run()
     assert not Path(benchmark.scratch).exists()
 
-    sides = {
-        ("unchanged", "upstream-sdpa"),
-        ("prepared", "upstream-sdpa"),
-        ("prepared", "unchanged"),
-    }
-    known = sorted((row.case, row.ours, row.peer) for row in results.rows)
+    sides = ("unchanged upstream-sdpa", "prepared upstream-sdpa", "prepared unchanged")
     rows = {"short": 8, "sentence": 1, "queries": 16}
-    assert known == sorted((case, *pair) for case in rows for pair in sides)
+    known = sorted(f"{row.case} {row.ours} {row.peer}" for row in results.rows)
+    assert known == sorted(f"{case} {pair}" for case in rows for pair in sides)
     for row in results.rows:
         assert (row.rows, row.rounds) == (rows[row.case], 2)
         assert row.ratio_min <= row.ratio <= row.ratio_max
@@ -77,15 +75,16 @@ def test_a_whole_run():
 
     data = json.loads(to_json(results))
     assert [Row(**row) for row in data["rows"]] == results.rows
-    wide, narrow = (Console(width=width, file=io.StringIO()) for width in (200, 40))
-    for console in (wide, narrow):
+    texts = []
+    for width in (200, 40):
+        console = Console(width=width, file=io.StringIO())
         results.render(console)
-    text = wide.file.getvalue()
-    assert "sentence-transformers (fp32, encode): not available: " in text
+        texts.append(console.file.getvalue())
+    assert "sentence-transformers (fp32, encode): not available: " in texts[0]
     for words in ("unchanged fp32", "upstream-sdpa fp32", "speed-up", "8 rows, 221 tokens"):
-        assert words in text
-    figures = re.compile(r"\d+\.\d\d?")
-    assert {*figures.findall(text)} == {*figures.findall(narrow.file.getvalue())}
+        assert words in texts[0]
+    wide, narrow = ({*re.findall(r"\d+\.\d\d?", text)} for text in texts)
+    assert wide == narrow
 
 
 class Fake:
@@ -125,9 +124,7 @@ def test_queries_are_calls_of_their_own(monkeypatch):
     upstream = States("upstream-eager", "float32", TINY, settings)
     case, shapes, own = prepared.case("queries"), [], prepared.runner.call
     assert case.rows == 16 and {*case.lengths} <= {*range(5, 41)} and len({*case.lengths}) > 5
-    prepared.runner.call = lambda batch: (shapes.append((*batch["input_ids"].shape,)), own(batch))[
-        1
-    ]
+    prepared.runner.call = lambda one: shapes.append((*one["input_ids"].shape,)) or own(one)
     states = prepared.result(case)
     assert shapes == [(1, length) for length in case.lengths]
     assert states.shape[0] == case.tokens and not case.padding
@@ -168,3 +165,37 @@ def test_runtimes_compute_the_same(name, dtype, tmp_path, monkeypatch):
         case = cases.make_case(name, rows, positions=64)
         gap = (states.result(case) - upstream.result(case)).abs().max()
         assert gap < 2e-5 if dtype == "float32" else 1e-4 < gap < 0.1
+
+
+@pytest.mark.parametrize("name", ["RobertaModel", "DistilBertModel", "MPNetModel"])
+@pytest.mark.filterwarnings("ignore")
+def test_contestants_take_a_family_checkpoint(name, tmp_path):
+    random_stock(name, seed=1, max_position_embeddings=140).save_pretrained(tmp_path)
+    source, settings = Source(str(tmp_path)), Settings(threads=1, quick=True)
+    names = ["upstream-eager", "unchanged", "prepared"]
+    if importlib.util.find_spec("onnxruntime") and name != "DistilBertModel":
+        names.append("onnxruntime")
+    sides = [States(side, "float32", source, settings) for side in names]
+    assert sides[0].model.config._attn_implementation == "eager"
+    case = sides[0].case("short")
+    expected, *ours = (side.result(case) for side in sides)
+    assert all((states - expected).abs().max() < 2e-5 for states in ours)
+    assert sides[0].kernels() is None and sides[2].kernels() is not None
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_library_encodes_as_sentence_transformers(tmp_path, monkeypatch):
+    monkeypatch.delenv("HF_BERT_DATA", raising=False)
+    made_up = "the river rose over night and a market in music window paper"
+    words = {"words": (*SPECIAL_TOKENS, *made_up.split()), "max_position_embeddings": 67}
+    source = Source(str(save_checkpoint(tmp_path / "bert", "BertModel", **words)))
+    stock, ours = (
+        Texts(name, "float32", source, Settings(threads=1, sentences=13))
+        for name in ("sentence-transformers", "TextEncoder")
+    )
+    case = stock.case("encode")
+    assert case == ours.case("encode")
+    assert (case.rows, max(case.lengths) <= 67) == (13, True)
+    assert (stock.result(case) - ours.result(case)).abs().max() < 1e-5
+    assert (stock.kernels() is None, ours.kernels() is None) == (True, False)
+    assert ours.turn(case, 3) > 0

@@ -33,11 +33,9 @@ class Fragile:
 
 @pytest.fixture(autouse=True)
 def nobody_stays():
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    before = {*psutil.Process().children(recursive=True)}
     yield
-    assert not [
-        child for child in psutil.Process().children(recursive=True) if child.pid not in before
-    ]
+    assert not {*psutil.Process().children(recursive=True)} - before
 
 
 def wait_for(condition):
@@ -87,12 +85,9 @@ def test_a_command_that_is_stopped_leaves_nobody(number, tmp_path):
         "import signal, sys; from hf_bert_impl.cli import main; "
         "signal.signal(signal.SIGINT, signal.default_int_handler); sys.exit(main())"
     )
-    command = subprocess.Popen(
-        [sys.executable, "-c", code, "benchmark", "--random", "tiny", "--cases", "short"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ | {"TMPDIR": str(tmp_path)},
-    )
+    words = [sys.executable, "-c", code, "benchmark", "--random", "tiny", "--cases", "short"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = subprocess.Popen(words, env=os.environ | {"TMPDIR": str(tmp_path)}, **pipes)
     try:
         process = psutil.Process(command.pid)
         wait_for(lambda: children_with(process, "benchmark.contest"))
@@ -102,8 +97,7 @@ def test_a_command_that_is_stopped_leaves_nobody(number, tmp_path):
     finally:
         command.kill()
         command.wait()
-    status = {signal.SIGINT: 130, signal.SIGKILL: -signal.SIGKILL}
-    assert command.returncode == status[number]
+    assert command.returncode == (130 if number == signal.SIGINT else -number)
     assert b"Traceback" not in out + err
     # A contestant that has just started detects the end by itself.
     wait_for(lambda: not any(child.is_running() for child in children))

@@ -19,8 +19,7 @@ def test_a_part_runs_to_its_end(part, tmp_path):
     summary = json.loads((tmp_path / "summary.json").read_text())[part]
     rows = json.loads((tmp_path / f"{part}.json").read_text())
     assert (summary["passed"], summary["failed"], summary["rows"]) == (True, [], len(rows))
-    names = [row["case"] for row in rows]
-    assert len(names) == len(set(names)) >= 2
+    assert len({row["case"] for row in rows}) == len(rows) >= 2
     assert all(row["passed"] or row["figures"] or row["note"] for row in rows)
 
 
@@ -40,10 +39,3 @@ def test_a_failure_is_a_row_and_the_exit_status(tmp_path, monkeypatch, capsys):
     summary = json.loads((tmp_path / "summary.json").read_text())["modes"]
     assert (summary["passed"], summary["failed"]) == (False, ["NaN", "broken"])
     assert "broken" in capsys.readouterr().out
-
-
-def test_a_part_that_takes_too_long_is_killed():
-    end, _ = gpu.run([sys.executable, "-c", "import time; time.sleep(600)"], 1)
-    assert end == "stopped after 1 s"
-    assert gpu.run([sys.executable, "-c", "print(7); exit(3)"], 60) == ("exit status 3", "7\n")
-    assert gpu.run([sys.executable, "-c", ""], 0)[0] == "no time was left"

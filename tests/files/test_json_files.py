@@ -1,4 +1,4 @@
-"""The reader of JSON: each way of being wrong has its words, and nothing else comes out."""
+"""The readers of text and JSON: each way of being wrong has its words."""
 
 import json
 import math
@@ -8,6 +8,7 @@ import pytest
 
 from hf_bert_impl import BertForMaskedLM
 from hf_bert_impl.files.json_files import check_text, parse_json, read_json, to_json
+from hf_bert_impl.files.text import read_text
 from hf_bert_impl.parity import ParityRow
 
 
@@ -31,7 +32,9 @@ def test_what_cannot_be_read(tmp_path, content, words):
         read_json(tmp_path / "x", "a list", list)
 
 
-def test_what_can_be_read():
+def test_what_can_be_read(write):
+    file = write("a.txt", "\ufeffone\r\n\ufefftwo")
+    assert read_text(file) == "one\r\n\ufefftwo"  # only the first byte-order mark goes
     assert parse_json('\ufeff{"a": [1]}'.encode(), "x") == {"a": [1]}
     assert parse_json("3", "x", kind=(int, str)) == 3
     check_text({"a": ["\U0001f600", None, 3.5]}, "x")

@@ -11,6 +11,8 @@ from rich.console import Console
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 import hf_bert_impl
+from hf_bert_impl.checkpoints import open_checkpoint
+from hf_bert_impl.inference import loading
 from hf_bert_impl.parity import (
     ParityReport,
     ParityRow,
@@ -18,14 +20,9 @@ from hf_bert_impl.parity import (
     compare_outputs,
     reference_model,
 )
-from hf_bert_impl.parity.batches import (
-    TEXTS,
-    parity_batches,
-    parity_labels,
-    random_tokens,
-    text_tokens,
-)
-from hf_bert_impl.parity.comparison import compared_positions, load_reference, reference_class
+from hf_bert_impl.parity.batches import parity_batches, parity_labels, random_tokens
+from hf_bert_impl.parity.comparison import compared_positions, reference_class
+from hf_bert_impl.parity.verification import verify_checkpoint
 from tests.model.cases import random_config, random_model
 
 CASES = ("padded right", "padded left", "holes", "unpadded")
@@ -50,11 +47,12 @@ def compare(ours, reference, labels=False, **options):
     return compare_models(ours, reference, batches, labels=labels or None, **options)
 
 
-def disturb(model, layer, head):
-    """Change the queries of one head."""
-    rows = slice(head * HEAD_SIZE, (head + 1) * HEAD_SIZE)
+def disturbed(model, layer, head):
+    """A model with other queries in one head, and the reference of the model before."""
+    reference, rows = reference_model(model), slice(head * HEAD_SIZE, (head + 1) * HEAD_SIZE)
     with torch.no_grad():
         model.base_model.encoder.layer[layer].attention.self.query.weight[rows] *= 1.01
+    return model, reference
 
 
 @pytest.mark.parametrize("name", ["BertModel", "BertForPreTraining", "BertForMultipleChoice"])
@@ -105,14 +103,11 @@ def test_bf16_finds_small_errors_everywhere():
     precise = torch.randn(3, 5, 40)
     ours, reference = (precise + 0.05).bfloat16(), precise.bfloat16()
     reference[1, 2, 3] += 0.1
-    found, expected, exact = (
-        BaseModelOutputWithPooling(last_hidden_state=states)
-        for states in (ours, reference, precise)
-    )
+    found, expected, exact = map(BaseModelOutputWithPooling, (ours, reference, precise))
     report = compare_outputs(found, expected, torch.ones(3, 5), precise=exact)
     assert [row.note[:10] for row in report.failures] == ["mean error"]
     report.rows.append(ParityRow("case", "within its tolerance", 1.0, 1.0, 1.0, 1.01, True))
-    assert not report.worst.passed
+    assert not report.worst.passed  # the first of the failed rows
 
 
 def test_batches_have_every_kind_of_padding():
@@ -127,9 +122,7 @@ def test_batches_have_every_kind_of_padding():
 
 @pytest.mark.parametrize(("layer", "head"), [(0, 4), (2, 0)])
 def test_a_changed_head_is_named(layer, head):
-    ours = tiny()
-    reference = reference_model(ours)
-    disturb(ours, layer, head)
+    ours, reference = disturbed(tiny(), layer, head)
     report = compare(ours, reference, backends=BACKENDS)
     for case in {row.case for row in report.rows}:
         failures = [row.name for row in report.failures if row.case == case]
@@ -194,11 +187,8 @@ def test_reference_is_upstreams_own_class_with_equal_weights():
 
     ours = tiny("BertForSequenceClassification", num_labels=3)
     ours.__class__ = BertForSequenceClassification
-    hf_bert_impl.register()
-    try:
+    with hf_bert_impl.registered():
         reference = reference_model(ours)
-    finally:
-        hf_bert_impl.unregister()
     assert type(reference).__module__ == "transformers.models.bert.modeling_bert"
     assert reference.config.num_labels == 3
     assert not hasattr(reference.config, "padding_free")
@@ -225,10 +215,7 @@ def test_what_upstream_cannot_compute_is_refused():
 def test_a_report_as_json_and_as_tables():
     assert not ParityReport().passed
     assert ParityReport().summary() == "nothing was compared"
-    ours = tiny("BertForMaskedLM")
-    reference = reference_model(ours)
-    disturb(ours, 1, 3)
-    report = compare(ours, reference, gradients=True)
+    report = compare(*disturbed(tiny("BertForMaskedLM"), 1, 3), gradients=True)
     report.title = "[MASK] is no markup"
     console = Console(width=80, record=True, file=io.StringIO())
     report.render(console, heads=True)
@@ -243,13 +230,14 @@ def test_a_report_as_json_and_as_tables():
     assert (data["worst"]["name"], data["worst"]["max_abs"]) == ("name", None)
 
 
-def test_real_weights_equal_upstream(minilm_path):
-    ours = hf_bert_impl.BertModel.from_pretrained(minilm_path, dtype=torch.float32).eval()
-    reference, info = load_reference("BertModel", str(minilm_path), dtype=torch.float32)
-    assert not info["missing_keys"]
-    tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(minilm_path)
-    batches = parity_batches(text_tokens(tokenizer, TEXTS, 128), ours.config)
-    report = compare_models(ours, reference, batches, backends=BACKENDS)
-    assert report.passed, report.summary()
-    final = [row for row in report.rows if row.name in ("last_hidden_state", "pooler_output")]
-    assert max(row.max_abs for row in final) < 1e-5
+def test_loading_differences_are_a_failure(save_tiny, monkeypatch):
+    load = loading.load_model
+
+    def forgetful(*arguments, **options):
+        model, info = load(*arguments, **options)
+        return model, {**info, "missing_keys": {"cls.predictions.bias"}}
+
+    monkeypatch.setattr(loading, "load_model", forgetful)
+    report = verify_checkpoint(open_checkpoint(str(save_tiny())), bf16=False)
+    assert [row.name for row in report.failures] == ["missing keys"]
+    assert "only here: cls.predictions.bias" in report.failures[0].note
