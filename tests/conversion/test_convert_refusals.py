@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from hf_bert_impl.conversion import convert, load_any
 from hf_bert_impl.errors import InputError
-from tests.conversion.cases import FIXTURES, Runs
+from tests.conversion.cases import FIXTURES, Runs, refused
 from tests.support.damage import write
 
 
@@ -27,17 +27,13 @@ def source(tmp_path):
     return copy
 
 
-def refused(tmp_path, src, **options):
+def refuse(tmp_path, src, **options):
     """The error of a conversion, which leaves no file."""
     parent = tmp_path / "results"
     parent.mkdir(exist_ok=True)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(InputError) as caught:
-        convert(src, parent / "deep/result", check=False, **options)
+    line = refused(lambda: convert(src, parent / "deep/result", check=False, **options))
     assert sorted(tmp_path.rglob("*")) == before
-    line = str(caught.value)
-    assert line.isprintable()
-    assert len(line) < 3000
     return line
 
 
@@ -51,9 +47,9 @@ def test_a_pickle_that_would_run_code(tmp_path, source, is_zip, name):
     content = {"bert.pooler.dense.bias": torch.ones(3), "x": [call]}
     torch.save(content, folder / name, _use_new_zipfile_serialization=is_zip)
     for place in (folder / name, folder):
-        assert "system" in refused(tmp_path, place)
+        assert "system" in refuse(tmp_path, place)
     (folder / name).write_bytes(pickle.dumps(call))
-    assert "system" in refused(tmp_path, folder / name)
+    assert "system" in refuse(tmp_path, folder / name)
     assert not mark.exists()
 
 
@@ -118,10 +114,10 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "damage", "options", "said"), REFUSED)
-def test_refused(tmp_path, source, name, damage, options, said):
+def test_refuse(tmp_path, source, name, damage, options, said):
     folder = source(name)
     damage(folder)
-    assert said in refused(tmp_path, folder, **options)
+    assert said in refuse(tmp_path, folder, **options)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf")])
@@ -130,7 +126,7 @@ def test_numbers_that_are_none(tmp_path, source, value):
     state = load_file(folder / "model.safetensors")
     state["bert.encoder.layer.1.output.dense.weight"][3, 5] = value
     save_file(state, folder / "model.safetensors")
-    line = refused(tmp_path, folder)
+    line = refuse(tmp_path, folder)
     assert "bert.encoder.layer.1.output.dense.weight has NaN or infinite numbers" in line
     assert "`allow_nan=True`" in line
     with pytest.raises(InputError, match="`allow_nan=True`"):
@@ -145,7 +141,7 @@ def test_overflow_in_a_smaller_dtype(tmp_path, source):
     folder = source(MASKED)
     bias = "cls.predictions.bias"
     change(lambda state: state | {bias: state[bias] + 1e6})(folder)
-    assert "float16 only" in refused(tmp_path, folder, dtype="float16")
+    assert "float16 only" in refuse(tmp_path, folder, dtype="float16")
     convert(folder, tmp_path / "out", dtype="bfloat16", check=False)
 
 
@@ -158,7 +154,7 @@ def test_places_that_are_none(tmp_path):
     loop = tmp_path / "loop"
     loop.symlink_to("loop")
     for options in ({"config": loop}, {"reference": loop}):
-        assert "loop" in refused(tmp_path, FIXTURES / "flax", **options)
+        assert "loop" in refuse(tmp_path, FIXTURES / "flax", **options)
     with pytest.raises(InputError, match="loop"):
         convert(FIXTURES / "flax", loop)
     for path, said in (
@@ -173,7 +169,7 @@ def test_places_that_are_none(tmp_path):
         (tmp_path / "pipe", "no regular file"),
         (FIXTURES / "flax/config.json", "weights"),
     ):
-        line = refused(tmp_path, path)
+        line = refuse(tmp_path, path)
         assert said in line and len(line) < 500
         with pytest.raises(InputError, match=re.escape(said)):
             load_any(path)

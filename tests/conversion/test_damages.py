@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from hf_bert_impl.conversion.readers.protobuf import FIXED32
+from hf_bert_impl.conversion.readers import sstable
+from hf_bert_impl.conversion.readers.protobuf import BYTES, FIXED32, VARINT
 from hf_bert_impl.conversion.readers.sharded import read_shard_index
-from hf_bert_impl.conversion.readers.sstable import masked_crc32c
-from tests.conversion.bundles import block, field, table, varint, write_table
-from tests.conversion.cases import FORMATS, Runs, refused, zipped
+from tests.conversion.cases import Runs, refuse, refused, zipped
 
 EIGHT = bytes(8)
 
@@ -185,6 +184,57 @@ H5 = {
 
 # --- TensorFlow ------------------------------------------------------------------------------
 
+
+def varint(value):
+    """The bytes of an unsigned number, as `read_varint` reads them."""
+    content = bytearray()
+    while value >= 0x80:
+        content.append(value & 0x7F | 0x80)
+        value >>= 7
+    content.append(value)
+    return bytes(content)
+
+
+def field(number, value):
+    """An unsigned number, and nothing for 0, the default; or a string or a message."""
+    if isinstance(value, bytes):
+        return varint(number << 3 | BYTES) + varint(len(value)) + value
+    return varint(number << 3 | VARINT) + varint(value) if value else b""
+
+
+def block(*entries):
+    """Entries as (bytes shared with the key before, rest of the key, value)."""
+    content = b"".join(
+        varint(shared) + varint(len(rest)) + varint(len(value)) + rest + value
+        for shared, rest, value in entries
+    )
+    return content + bytes(4) + (1).to_bytes(4, "little")  # one restart, at the start
+
+
+def table(file, *blocks, kind=sstable.PLAIN, handles=None):
+    """A table of given blocks with good checksums; `handles` replaces the list of blocks."""
+    content = b""
+    places = []
+    for one in blocks:
+        places.append((len(content), len(one)))
+        content += stored(one, kind)
+    listed = [varint(a) + varint(b) for a, b in (places if handles is None else handles)]
+    index = block(*((0, b"%03d" % number, handle) for number, handle in enumerate(listed)))
+    footer = varint(0) + varint(0) + varint(len(content)) + varint(len(index))
+    content += stored(index, sstable.PLAIN)
+    file.write_bytes(content + footer.ljust(40, b"\0") + sstable.MAGIC)
+
+
+def stored(content, kind):
+    content += bytes([kind])
+    return content + sstable.masked_crc32c(content).to_bytes(4, "little")
+
+
+def write_table(path, entries):
+    """A table of one block."""
+    table(path, block(*((0, key, value) for key, value in entries)))
+
+
 MINUS = 1 << 64  # minus n is this less n in a varint
 HEADER = (b"", field(1, 1) + field(3, field(1, 1)))
 DATA = bytes(range(48))
@@ -203,13 +253,13 @@ def record(*sizes, offset=0, size=None):
         + field(4, offset % MINUS)
         + field(5, size % MINUS)
         + varint(6 << 3 | FIXED32)
-        + masked_crc32c(DATA[offset : offset + size]).to_bytes(4, "little")
+        + sstable.masked_crc32c(DATA[offset : offset + size]).to_bytes(4, "little")
     )
 
 
 def bundle(*records):
     def write(path):
-        write_table(path.with_suffix(".index"), records)
+        write_table(path, records)
         path.with_suffix(".data-00000-of-00001").write_bytes(DATA)
 
     return write
@@ -218,7 +268,7 @@ def bundle(*records):
 def blocks(*contents, **options):
     def write(path):
         path.with_suffix(".data-00000-of-00001").write_bytes(DATA)
-        table(path.with_suffix(".index"), *contents, **options)
+        table(path, *contents, **options)
 
     return write
 
@@ -252,6 +302,14 @@ TF1 = {
     "block twice": (blocks(ENTRIES, handles=[(0, len(ENTRIES))] * 2), "byte 0 overlaps another"),
     "compressed": (blocks(ENTRIES, kind=1), "compressed by method 1"),
 }
+
+
+def test_an_index_of_several_blocks(tmp_path):
+    records = [(f"layer_{i:04}/a_rather_long_name".encode(), b"x" * i) for i in range(999)]
+    parts = [records[start : start + 100] for start in range(0, 999, 100)]
+    table(tmp_path / "m.index", *(block(*((0, *record) for record in part)) for part in parts))
+    assert list(sstable.read_table(tmp_path / "m.index")) == records
+
 
 # --- PyTorch ---------------------------------------------------------------------------------
 
@@ -453,4 +511,4 @@ def test_damage(form, name, tmp_path):
     if form == "index":
         assert str(path) in refused(lambda: read_shard_index(path / "m.index.json"), match)
     else:
-        FORMATS[form].refuse(path, match)
+        refuse(form, path, match)
