@@ -9,10 +9,12 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+import hf_bert_impl
 from hf_bert_impl import BertTokenizer
 from hf_bert_impl.encoders.forward import Forward
 from hf_bert_impl.encoders.rows import ROWS
-from tests.model.cases import masks
+from tests.model.cases import CHOICES, largest, masks, tensors
+from tests.model.cases import random_labels as labels_of_bert
 from tests.support.checkpoints import WORDS
 
 #: Prefixes and endings of class names. The oldest transformers lacks some.
@@ -40,7 +42,6 @@ CLASSES = [
     for head in HEADS
     if hasattr(transformers, prefix + head) and (head != "ForPreTraining" or prefix == "Electra")
 ]
-CHOICES = 3
 
 
 def prefix_of(name: str) -> str:
@@ -101,6 +102,12 @@ def random_stock(name: str, seed: int = 0, backend: str = "eager", **fields: Any
     return model.eval()
 
 
+def pair(name: str, seed: int = 0, **options: Any) -> tuple[Any, Any]:
+    """A model given to `optimize`, in float32, and stock's own with the same weights."""
+    stock = random_stock(name, seed, **options)
+    return hf_bert_impl.optimize(copy.deepcopy(stock), "float32"), stock
+
+
 def save_family(folder: Path, name: str, **fields: Any) -> Path:
     """Saves a random stock model with BERT's tokenizer of a few words; gives the folder."""
     sizes = {"vocab_size": len(WORDS), "max_position_embeddings": 40}
@@ -124,58 +131,37 @@ def random_batch(model: Any, kind: str, seed: int = 0, length: int = 13) -> dict
     return {"input_ids": ids.masked_fill(mask == 0, config.pad_token_id), "attention_mask": mask}
 
 
-def random_labels(model: Any, batch: dict[str, Any], seed: int = 0) -> dict[str, Tensor]:
-    """The labels of a head; most masked-out tokens have none."""
-    name, config, ids = type(model).__name__, model.config, batch["input_ids"]
-    generator = torch.Generator().manual_seed(seed)
-
-    def numbers(limit: int, *shape: int) -> Tensor:
-        return torch.randint(0, limit, shape, generator=generator)
-
-    if "Question" in name:
-        return {key: numbers(ids.shape[1], 5) for key in ("start_positions", "end_positions")}
-    if "Sequence" in name:
-        return {"labels": numbers(config.num_labels, 5)}
-    if "MultipleChoice" in name:
-        return {"labels": numbers(CHOICES, 5)}
-    if "PreTraining" in name:
-        return {"labels": numbers(2, *ids.shape)}
-    limit = config.vocab_size if "Masked" in name else config.num_labels
-    labels = numbers(limit, *ids.shape)
-    mask = batch.get("attention_mask")
-    if mask is not None:
-        labels = labels.masked_fill((mask == 0) & (numbers(4, *ids.shape) > 0), -100)
-    return {"labels": labels}
+def random_labels(model: Any, batch: dict[str, Any]) -> dict[str, Tensor]:
+    """The labels of a head, at masked-out tokens too."""
+    task = type(model).__name__.partition("For")[2]
+    if task == "PreTraining":  # ELECTRA's, which tells replaced tokens
+        return {"labels": batch["input_ids"] % 2}
+    return labels_of_bert(f"BertFor{task}", model.config, batch)
 
 
 def attended(batch: dict[str, Any]) -> Tensor:
     """(B, S) or (B, C, S) bool."""
-    mask = batch.get("attention_mask")
-    return torch.ones_like(batch["input_ids"], dtype=torch.bool) if mask is None else mask != 0
-
-
-def differences(found: Any, expected: Any, tokens: Tensor) -> dict[str, float]:
-    """The largest difference at attended tokens, by output."""
-    assert type(found) is type(expected) and list(found) == list(expected)
-    flat = tokens.flatten(0, -2)  # of the bare model below a choice
-    largest: dict[str, float] = {}
-    for name in expected:
-        pairs = [(found[name], expected[name])]
-        if isinstance(expected[name], tuple):
-            assert len(found[name]) == len(expected[name])
-            pairs = list(zip(found[name], expected[name], strict=True))
-        for ours, theirs in pairs:
-            assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
-            if theirs.shape[:2] == flat.shape:
-                ours, theirs = ours[flat], theirs[flat]
-            gap = (ours - theirs).abs().max().item()
-            largest[name] = max(gap, largest.get(name, 0.0))
-    return largest
+    mask, ids = batch.get("attention_mask"), batch.get("input_ids")
+    return ids >= 0 if mask is None else mask != 0
 
 
 def assert_close(found: Any, expected: Any, tokens: Tensor, tolerance: float = 2e-5) -> None:
-    gaps = differences(found, expected, tokens)
-    assert max(gaps.values()) < tolerance, gaps
+    """Compares all outputs at the attended tokens, and all that are not by token."""
+    assert type(found) is type(expected) and list(found) == list(expected)
+    flat = tokens.flatten(0, -2)  # of the bare model below a choice
+    named = tensors(found)
+    for name, theirs in tensors(expected).items():
+        ours = named[name]
+        assert ours.shape == theirs.shape and ours.dtype == theirs.dtype, name
+        if theirs.shape[:2] == flat.shape:
+            ours, theirs = ours[flat], theirs[flat]
+        assert largest(ours - theirs) < tolerance, name
+
+
+@torch.no_grad()
+def assert_as_stock(model: Any, stock: Any, batch: dict[str, Any], tolerance: float = 2e-5) -> None:
+    """Compares what two models give for a batch at its attended tokens."""
+    assert_close(model(**batch), stock(**batch), attended(batch), tolerance)
 
 
 def count_stock_calls(monkeypatch: Any) -> list[str]:
