@@ -24,9 +24,15 @@ TESTS = (
     "tests/model/test_kernels.py",
     *(
         f"tests/model/test_conformance.py::{kind}"
-        for kind in ("TestByOnednn", "TestPrepared", "TestPreparedBFloat16", "TestInt8")
+        for kind in (
+            "TestByOnednn",
+            "TestPrepared",
+            "TestPreparedByTorch",
+            "TestPreparedBFloat16",
+            "TestInt8",
+        )
     ),
-    "tests/model/linear",
+    "tests/model/test_linear.py",
     "tests/model/modeling_bert/test_batch_invariance.py",
     "tests/inference/test_text_encoder.py",
     "tests/inference/test_question_answering.py",

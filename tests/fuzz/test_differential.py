@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hf_bert_impl.parity.comparison import reference_model
 from tests.fuzz.changes import Site, apply, scale_heads
-from tests.fuzz.trial import Trial, draw, draw_batch
+from tests.fuzz.trial import Trial, draw_batch
 from tests.model.cases import HAS_ONEDNN, all_by_onednn, assert_same_as_upstream, random_model
 
 SEED = int(os.environ.get("HF_BERT_FUZZ_SEED", "0"))
@@ -24,7 +24,7 @@ TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + TRIALS))
 def test_trial(seed, monkeypatch):
-    trial = draw(seed)
+    trial = Trial(seed)
     if trial.by_onednn and HAS_ONEDNN:
         all_by_onednn(monkeypatch)
     try:

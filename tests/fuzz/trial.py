@@ -5,19 +5,18 @@ Notation: B batch, S sequence, H heads, C choices; R sequences of packed input.
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hf_bert_impl import BertConfig
 from tests.fuzz import changes
 from tests.model.cases import (
     ACTIVATIONS,
     CHOICES,
     HEADS,
     MASKED_LM,
+    NO_DROPOUT,
     masks,
     random_batch,
     random_config,
@@ -42,146 +41,104 @@ WIDE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 BY_HEAD = ("(B, H, S, S)", "additive")
 
 
-@dataclass(frozen=True)
 class Trial:
     """One case; equal seeds draw equal trials."""
 
-    seed: int
-    head: str
-    config: BertConfig = field(repr=False)
-    #: (B, S); multiple choice has B·C rows.
-    shape: tuple[int, int]
-    #: Which tokens are attended, and the form of the mask that says so.
-    mask: str
-    form: str
-    is_packed: bool
-    #: Some of "inputs_embeds", "token_type_ids", "position_ids" and "labels".
-    gives: frozenset[str]
-    dtype: str
-    mode: str
-    training: bool
-    #: Arguments of `forward`.
-    options: dict[str, Any]
-    prepared: bool
-    #: None, "mask" (`head_mask`) or "pruned".
-    heads: str | None
-    #: Changes before the model is prepared, and after it was called.
-    before: list[str]
-    after: list[str]
-    #: The module that changes, as a name for `get_submodule`.
-    target: str
-    #: Whether oneDNN also computes small matrix multiplications.
-    by_onednn: bool
+    def __init__(self, seed: int) -> None:
+        self.seed, self.rng = seed, random.Random(seed)
+        rng, chance = self.rng, self.chance
+        self.head = rng.choice(HEADS)
+        mode = rng.choice(["no_grad", "inference_mode", "grad"])
+        self.training = chance(0.25)
+        self.prepared = not self.training and chance(0.3 if mode == "grad" else 0.7)
+        #: oneDNN also computes small matrix multiplications.
+        self.by_onednn = chance(0.5)
+        self.dtype = rng.choices(["float32", "float64"], [4, 1])[0]
+        relative = rng.choice(["relative_key", "relative_key_query", "sinusoidal"])
+        fields = dict(
+            num_hidden_layers=rng.choice([1, 2, 3]),
+            hidden_act=rng.choice(["gelu", "gelu_new", "relu", rng.choice(ACTIVATIONS)]),
+            pad_token_id=rng.choice([0, None, 5]),
+            is_decoder=self.head == "BertLMHeadModel" and chance(0.7),
+            position_embedding_type="absolute" if chance(0.9) else relative,
+            padding_free=chance(0.8),
+            sparse_prediction=chance(0.7),
+            chunk_size_feed_forward=rng.choice([0, 0, 0, 3]),
+            attn_implementation=rng.choice(["eager", "sdpa"]),
+            max_position_embeddings=33,
+        )
+        if self.training:
+            fields |= NO_DROPOUT
+        self.config = random_config(seed, self.head, **fields)
+        #: Whether transformers computes such a model.
+        self.is_absolute = self.config.position_embedding_type == "absolute"
+        is_decoder, is_multiple = self.config.is_decoder, self.head == "BertForMultipleChoice"
+        self.is_packed = not is_multiple and chance(0.2)
+        #: Which tokens are attended, and the form of the mask that says so.
+        self.mask = "right" if self.is_packed else rng.choice(ROW_MASKS)
+        self.form = rng.choice(list(PLAIN))
+        if self.mask == "empty row" and not (self.is_absolute and not is_decoder):
+            self.mask = "holes"  # attention to no token differs between backends
+        is_plain = self.is_packed or is_multiple or self.mask in ("none", "empty row")
+        if not is_plain and chance(0.25):
+            self.form = rng.choice(list(WIDE))
+        #: None, "mask" (`head_mask`) or "pruned".
+        self.heads = rng.choice(["mask", "pruned"]) if chance(0.15) else None
+        if self.config.num_attention_heads == 1 or self.form in BY_HEAD:
+            self.heads = None
+        #: Arguments of `forward`.
+        self.options: dict[str, Any] = {"output_hidden_states": chance(0.4)}
+        if self.mask != "empty row" and not (self.heads or self.is_packed) and chance(0.2):
+            self.options["output_attentions"] = True
+        given = {"token_type_ids": 0.6, "inputs_embeds": 0.3, "labels": 0.6, "position_ids": 0.4}
+        self.gives = {name for name, share in given.items() if chance(share)}
+        is_question = self.is_packed and self.head == "BertForQuestionAnswering"
+        if is_question or (is_decoder and self.mask != "none"):
+            self.gives.discard("labels")
+        #: Changes before the model is prepared, and after it was called.
+        self.before, self.after = self.draw_changes(mode)
+        #: The module that changes, as a name for `get_submodule`.
+        layer = rng.randrange(max(1, self.config.num_hidden_layers - 1))
+        self.target = rng.choice(targets(self.head, layer, self.heads))
+        is_pruned = self.heads == "pruned" or "prune" in self.after
+        self.mode = "no_grad" if mode == "grad" and is_pruned else mode
+        #: (B, S); multiple choice has B·C rows.
+        self.shape = (rng.choice([2, 4, 5]) * (CHOICES if is_multiple else 1), rng.randint(4, 13))
 
-    @property
-    def is_absolute(self) -> bool:
-        """Whether transformers computes such a model."""
-        return self.config.position_embedding_type == "absolute"
+    def chance(self, share: float) -> bool:
+        return self.rng.random() < share
 
+    def __str__(self) -> str:
+        return f"{self.config}\n" + str({k: v for k, v in vars(self).items() if k != "config"})
 
-def draw(seed: int) -> Trial:
-    """The trial of a seed."""
-    rng = random.Random(seed)
-
-    def chance(share: float) -> bool:
-        return rng.random() < share
-
-    head = rng.choice(HEADS)
-    mode = rng.choice(["no_grad", "inference_mode", "grad"])
-    training = chance(0.25)
-    prepared = not training and chance(0.3 if mode == "grad" else 0.7)
-    relative = rng.choice(["relative_key", "relative_key_query", "sinusoidal"])
-    fields = dict(
-        num_hidden_layers=rng.choice([1, 2, 3]),
-        hidden_act=rng.choice(["gelu", "gelu_new", "relu", rng.choice(ACTIVATIONS)]),
-        pad_token_id=rng.choice([0, None, 5]),
-        is_decoder=head == "BertLMHeadModel" and chance(0.7),
-        position_embedding_type="absolute" if chance(0.9) else relative,
-        padding_free=chance(0.8),
-        sparse_prediction=chance(0.7),
-        chunk_size_feed_forward=rng.choice([0, 0, 0, 3]),
-        attn_implementation=rng.choice(["eager", "sdpa"]),
-        max_position_embeddings=33,
-    )
-    if training:
-        fields |= dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
-        fields["classifier_dropout"] = None
-    config = random_config(seed, head, **fields)
-    is_decoder, is_multiple = config.is_decoder, head == "BertForMultipleChoice"
-    is_absolute = config.position_embedding_type == "absolute"
-    is_packed = not is_multiple and chance(0.2)
-    mask, form = "right" if is_packed else rng.choice(ROW_MASKS), rng.choice(list(PLAIN))
-    if mask == "empty row" and not (is_absolute and not is_decoder):
-        mask = "holes"  # attention to no token differs between backends
-    if not (is_packed or is_multiple) and mask not in ("none", "empty row") and chance(0.25):
-        form = rng.choice(list(WIDE))
-    heads = rng.choice(["mask", "pruned"]) if chance(0.15) else None
-    if config.num_attention_heads == 1 or form in BY_HEAD:
-        heads = None
-    options: dict[str, Any] = {"output_hidden_states": chance(0.4)}
-    if mask != "empty row" and not (heads or is_packed) and chance(0.2):
-        options["output_attentions"] = True
-    given = {"token_type_ids": 0.6, "inputs_embeds": 0.3, "labels": 0.6, "position_ids": 0.4}
-    gives = {name for name, share in given.items() if chance(share)}
-    if (is_packed and head == "BertForQuestionAnswering") or (is_decoder and mask != "none"):
-        gives.discard("labels")
-    before, after = draw_changes(rng, config, mode, heads, form, options, prepared)
-    layer = rng.randrange(max(1, config.num_hidden_layers - 1))
-    return Trial(
-        seed=seed,
-        head=head,
-        config=config,
-        shape=(rng.choice([2, 4, 5]) * (CHOICES if is_multiple else 1), rng.randint(4, 13)),
-        mask=mask,
-        form=form,
-        is_packed=is_packed,
-        gives=frozenset(gives),
-        dtype=rng.choices(["float32", "float64"], [4, 1])[0],
-        mode="no_grad" if mode == "grad" and (heads == "pruned" or "prune" in after) else mode,
-        training=training,
-        options=options,
-        prepared=prepared,
-        heads=heads,
-        before=before,
-        after=after,
-        target=rng.choice(targets(head, layer, heads)),
-        by_onednn=chance(0.5),
-    )
-
-
-def draw_changes(
-    rng: random.Random,
-    config: BertConfig,
-    mode: str,
-    heads: str | None,
-    form: str,
-    options: dict[str, Any],
-    prepared: bool,
-) -> tuple[list[str], list[str]]:
-    """Changes that the model of a trial can have, before it is prepared and after it."""
-    if heads is None and rng.random() < 0.06:
-        return [], [rng.choice(list(changes.FRESH))]
-    names = changes.WEIGHTS | changes.MODULES | changes.NOTHING
-    if heads != "pruned":
-        names |= changes.WHOLE_WEIGHTS | {"parametrization": changes.LAST["parametrization"]}
-        if config.num_attention_heads > 1 and form not in BY_HEAD and len(options) == 1:
-            names["prune"] = changes.LAST["prune"]
-    if mode == "inference_mode":
-        names.pop("optimizer step", None)
-    # A head mask has a row for each layer, a decoder's cache has a slot for each, and upstream's
-    # hooks that collect hidden states are set on the first layers.
-    plain = heads != "mask" and not config.is_decoder and not any(options.values())
-    if plain and config.num_hidden_layers > 1:
-        names |= changes.DEPTH
-    if mode != "grad":
-        names |= changes.DTYPE
-    after = rng.choices(list(names), k=rng.choice([1, 1, 2]))
-    before = [rng.choice([n for n in names if n not in changes.LAST])] if rng.random() < 0.2 else []
-    if not prepared and rng.random() < 0.8:
-        after = []
-    for name in changes.LAST:
-        after = after[: after.index(name) + 1] if name in after else after
-    return ([], ["prune"]) if "prune" in after else (before, after)  # which makes stock layers
+    def draw_changes(self, mode: str) -> tuple[list[str], list[str]]:
+        """Changes that the model can have, before it is prepared and after it."""
+        rng, config = self.rng, self.config
+        if self.heads is None and self.chance(0.06):
+            return [], [rng.choice(list(changes.FRESH))]
+        names = changes.WEIGHTS | changes.MODULES | changes.NOTHING
+        if self.heads != "pruned":
+            names |= changes.WHOLE_WEIGHTS | {"parametrization": changes.LAST["parametrization"]}
+            is_many = config.num_attention_heads > 1 and self.form not in BY_HEAD
+            if is_many and len(self.options) == 1:
+                names["prune"] = changes.LAST["prune"]
+        if mode == "inference_mode":
+            names.pop("optimizer step", None)
+        # A head mask has a row for each layer, a decoder's cache has a slot for each, and
+        # upstream's hooks that collect hidden states are set on the first layers.
+        plain = self.heads != "mask" and not config.is_decoder and not any(self.options.values())
+        if plain and config.num_hidden_layers > 1:
+            names |= changes.DEPTH
+        if mode != "grad":
+            names |= changes.DTYPE
+        after = rng.choices(list(names), k=rng.choice([1, 1, 2]))
+        first = [name for name in names if name not in changes.LAST]
+        before = [rng.choice(first)] if self.chance(0.2) else []
+        if not self.prepared and self.chance(0.8):
+            after = []
+        for name in changes.LAST:
+            after = after[: after.index(name) + 1] if name in after else after
+        return ([], ["prune"]) if "prune" in after else (before, after)  # which makes stock layers
 
 
 def targets(head: str, layer: int, heads: str | None) -> list[str]:
@@ -225,8 +182,8 @@ def draw_batch(trial: Trial) -> tuple[dict[str, Any], dict[str, Any], Tensor]:
     """Our model's input, the reference's padded batch, and the compared tokens (B, S)."""
     generator = torch.Generator().manual_seed(trial.seed)
     config, tokens, is_multiple = trial.config, attended(trial), "Multiple" in trial.head
-    rows, length = trial.shape[0] // (CHOICES if is_multiple else 1), trial.shape[1]
-    inputs = random_batch(trial.head, config, tokens[:rows].long(), trial.seed, length)
+    rows = trial.shape[0] // (CHOICES if is_multiple else 1)
+    inputs = random_batch(trial.head, config, tokens[:rows].long(), trial.seed)
     inputs.pop("attention_mask")
     labels = random_labels(trial.head, config, inputs) if "labels" in trial.gives else {}
     if "start_positions" in labels:

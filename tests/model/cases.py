@@ -95,12 +95,13 @@ def masks(batch: int = 5, length: int = 13, seed: int = 0) -> dict[str, Any]:
 
 
 def random_batch(
-    head: str, config: BertConfig, mask: Tensor | None, seed: int = 0, length: int = 13
+    head: str, config: BertConfig, mask: Tensor | None, seed: int = 0
 ) -> dict[str, Tensor]:
     """Inputs of a head: token types and random positions too; the pad token under padding."""
     generator = torch.Generator().manual_seed(seed)
-    rows = 5 if mask is None else mask.shape[0]
-    shape = (rows, CHOICES, length) if head == "BertForMultipleChoice" else (rows, length)
+    shape = (5, 13) if mask is None else tuple(mask.shape)
+    if head == "BertForMultipleChoice":
+        shape = (shape[0], CHOICES, shape[1])
 
     def numbers(limit: int) -> Tensor:
         return torch.randint(0, limit, shape, generator=generator)

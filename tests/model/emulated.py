@@ -2,13 +2,11 @@
 
     python -m tests.model.emulated
 
-It compares every head on this device with the CPU, along the routes of accelerators, and prints
-JSON, see `compared`. The device lasts as long as the process, so tests run it in one of its own.
+It compares every head on this device with the CPU, along the routes of accelerators. The device
+lasts as long as the process, so `test_conformance.py` runs it in one of its own.
 """
 
 import contextlib
-import itertools
-import json
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -110,22 +108,19 @@ def varlen_attn(
     max_k: int,
 ) -> Tensor:
     """In place of torch's: the arguments that its releases share, and the checks of its kernel."""
-    parts = []
+    assert all(x.is_contiguous() and x.ndim == 3 for x in (query, key, value))
+    lengths = []
     for totals_, states, longest in ((cu_seq_q, query, max_q), (cu_seq_k, key, max_k)):
         assert isinstance(totals_, There) and totals_.dtype == torch.int32
-        assert totals_.is_contiguous() and states.is_contiguous() and states.ndim == 3
-        ends = totals_._numbers.tolist()
-        assert ends[-1] == len(states) == len(value) or states is query
-        lengths = [b - a for a, b in itertools.pairwise(ends)]
-        assert max(lengths) == longest and min(lengths) > 0
-        parts.append(lengths)
-    queries = query.split(parts[0])
-    keys, values = key.split(parts[1]), value.split(parts[1])
-    contexts = [
-        torch.nn.functional.scaled_dot_product_attention(*(x.transpose(0, 1)[None] for x in each))
-        for each in zip(queries, keys, values, strict=True)
-    ]
-    return torch.cat([context[0].transpose(0, 1) for context in contexts])
+        assert totals_.is_contiguous()
+        found = totals_._numbers.diff().tolist()
+        assert (sum(found), max(found)) == (len(states), longest) and min(found) > 0
+        lengths.append(found)
+    parts = zip(
+        query.split(lengths[0]), key.split(lengths[1]), value.split(lengths[1]), strict=True
+    )
+    attend = torch.nn.functional.scaled_dot_product_attention
+    return torch.cat([attend(*(x.transpose(0, 1) for x in part)).transpose(0, 1) for part in parts])
 
 
 @contextlib.contextmanager
@@ -173,8 +168,8 @@ def cases() -> Iterator[tuple[str, Any, dict[str, Tensor]]]:
         yield f"{head}, right, training", model.train(), batch
 
 
-def compared(model: Any, batch: dict[str, Tensor], is_varlen: bool) -> dict[str, Any]:
-    """The largest difference from the CPU, late waits, and calls of the kernel."""
+def check(name: str, model: Any, batch: dict[str, Tensor], is_varlen: bool) -> None:
+    """Compares numbers with the CPU's; the layers wait for nothing, and the kernel is called."""
     expected, _ = outputs(model, batch)
     with device(is_varlen) as (starts, kernel):
         there = {name: value.to(f"{NAME}:0") for name, value in batch.items()}
@@ -182,10 +177,15 @@ def compared(model: Any, batch: dict[str, Tensor], is_varlen: bool) -> dict[str,
         if not model.training:
             model.prepare_for_inference()
         found, end = outputs(model, there)
-    assert found.keys() == expected.keys()
-    error = max(largest(_inner(found[name]) - value) for name, value in expected.items())
+    assert found.keys() == expected.keys(), name
+    error = max(largest(_inner(found[key]) - value) for key, value in expected.items())
+    assert error < 1e-5, (name, error)
+    # Where column 0 is padding, a wait at the end leaves its states out.
+    is_first_read = any(word in name for word in ("right", "none", "packed"))
     late = waits[starts[0] : end] if starts else []
-    return {"error": error, "waits": late, "kernels": kernel.call_count}
+    assert not (late and is_first_read), (name, late)
+    is_served = is_varlen and "none" not in name and "BertLMHeadModel" not in name
+    assert bool(kernel.call_count) == is_served, name
 
 
 def outputs(model: Any, batch: dict[str, Tensor]) -> tuple[dict[str, Tensor], int]:
@@ -204,11 +204,8 @@ def outputs(model: Any, batch: dict[str, Tensor]) -> tuple[dict[str, Tensor], in
 if __name__ == "__main__":
     _setup_privateuseone_for_python_backend(NAME)
     torch.__future__.set_swap_module_params_on_conversion(True)
-    results = {
-        f"{case}, {'varlen' if has_kernel else 'grid'}": compared(model, batch, has_kernel)
-        for has_kernel in (True, False)
-        for case, model, batch in cases()
-    }
-    print(json.dumps(results), flush=True)
+    for has_kernel in (True, False):
+        for each in cases():
+            check(*each, has_kernel)
     # autograd's thread for such a device is not joined, and now and then aborts an ordinary exit.
     os._exit(0)

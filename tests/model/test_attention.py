@@ -5,6 +5,8 @@ import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
 from hf_bert_impl import BertForMaskedLM, BertForSequenceClassification, BertModel
+from hf_bert_impl.model import attention
+from hf_bert_impl.model.attention import takes_varlen
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from hf_bert_impl.parity import attended_positions, reference_model
 from tests.model.cases import (
@@ -228,3 +230,23 @@ def test_a_block_mask(head):
     model.set_attn_implementation("sdpa")
     with pytest.raises(ValueError, match=r"'sdpa' takes no BlockMask .*use 'flex_attention'"):
         model(**batch)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "head_size", "dropout", "capability", "expected"),
+    [
+        (torch.bfloat16, 64, 0, (9, 0), True),
+        (torch.float16, 32, 0, (8, 0), True),
+        (torch.float16, 256, 0, (8, 9), True),
+        (torch.float32, 64, 0, (9, 0), False),
+        (torch.float16, 60, 0, (9, 0), False),
+        (torch.float16, 264, 0, (9, 0), False),
+        (torch.float16, 64, 0.1, (9, 0), False),
+        (torch.float16, 64, 0, (7, 5), False),
+    ],
+)
+def test_when_the_kernel_serves(dtype, head_size, dropout, capability, expected, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(attention, "varlen_attn", object())
+    assert takes_varlen(torch.device("cuda", 0), dtype, head_size, dropout) == expected
+    assert not takes_varlen(torch.device("mps"), dtype, head_size, dropout)

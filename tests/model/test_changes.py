@@ -1,22 +1,37 @@
-"""What is changed in a model after a call, along every route: as transformers' model, so changed.
+"""What is changed in a model, or watches it, along every route: as in transformers' model.
 
 `tests/fuzz` draws the same changes for random models.
 """
 
 import copy
+import itertools
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune
+from torch.utils._pytree import tree_leaves
 
+from hf_bert_impl.model import layers
 from hf_bert_impl.model.preparing import prepared_kernels
 from hf_bert_impl.parity import reference_model
-from tests.fuzz.changes import CHANGES, Site, apply
-from tests.model.cases import assert_same_as_upstream, model_and_batch, outputs, random_batch
+from tests.fuzz.changes import CHANGES, WEIGHTS, Site, apply
+from tests.model.cases import (
+    HEADS,
+    assert_same,
+    assert_same_as_upstream,
+    largest,
+    model_and_batch,
+    outputs,
+    random_batch,
+)
 
 ROUTES = ("plain", "oneDNN", "prepared", "eager")
-PLACE = "bert.encoder.layer.1.output.dense"
+PLACES = (
+    "bert.encoder.layer.1.output.dense",
+    "bert.encoder.layer.0.attention.self.value",
+    "cls.predictions.transform.dense",
+)
 
 
 class DropPath(nn.Module):
@@ -25,6 +40,25 @@ class DropPath(nn.Module):
     def forward(self, states):
         keep = torch.arange(len(states)) % 2 == 0
         return states * keep[:, None, None]
+
+
+class Wrapped(nn.Module):
+    """Has none of the inner module's attributes: no weight, no num_embeddings."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, states):
+        return self.inner(states)
+
+
+def wrap_all(module, kinds):
+    for name, child in list(module.named_children()):
+        if isinstance(child, kinds):
+            setattr(module, name, Wrapped(child))
+        else:
+            wrap_all(child, kinds)
 
 
 def mean_attention(self, hidden_states, attention_mask=None, **kwargs):
@@ -39,6 +73,10 @@ def of_another_class(module, forward):
 
 def without_bias(site):
     site.module._parameters["bias"] = None
+
+
+def dropping_all(dropout):
+    dropout.train().p = 1.0
 
 
 def first_token_subtracted(inner, states):
@@ -57,6 +95,12 @@ BOTH = {
     "another decoder": lambda s: s.model.set_output_embeddings(nn.Linear(30, 7)),
     "tied embeddings": lambda s: s.model.get_input_embeddings().weight.mul_(1.5),
     "mode of a part": lambda s: s.model.cls.train(),
+    # Monte Carlo dropout is random; this one drops everything.
+    "a dropout in train mode": lambda s: dropping_all(s.layer.attention.output.dropout),
+    "the first dropout in train mode": lambda s: dropping_all(s.model.bert.embeddings.dropout),
+    "wrapped linear layers": lambda s: wrap_all(s.model, nn.Linear),
+    "wrapped embeddings": lambda s: wrap_all(s.model, nn.Embedding),
+    "wrapped LayerNorms": lambda s: wrap_all(s.model, nn.LayerNorm),
 }
 
 
@@ -94,18 +138,24 @@ def ready(request):
     return make
 
 
-@pytest.mark.parametrize("change", [*CHANGES, *BOTH])
-def test_a_change(change, ready):
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        *((change, PLACES[0]) for change in (*CHANGES, *BOTH)),
+        *itertools.product(WEIGHTS, PLACES[1:]),
+    ],
+)
+def test_a_change(change, place, ready):
     model, reference, batches = pair()
     ready(model, reference)
     outputs(model, batches[0])
     with torch.no_grad():
-        model = changed(change, Site(model, PLACE, seed=1, is_reference=False))
-        reference = changed(change, Site(reference, PLACE, seed=1, is_reference=True))
+        model = changed(change, Site(model, place, seed=1, is_reference=False))
+        reference = changed(change, Site(reference, place, seed=1, is_reference=True))
     for batch in batches:
         assert_same_as_upstream(model, batch, 1e-4, reference=reference)
     model.eval().prepare_for_inference()
-    assert_same_as_upstream(model, batches[0], 1e-4, reference=reference)
+    assert_same_as_upstream(model, batches[0], 1e-4, reference=reference.eval())
 
 
 PATHS = [
@@ -154,3 +204,153 @@ def test_what_comes_around_a_module(comes, path, ready):
     comes(model.get_submodule(f"bert.{path}"), called)
     assert_same_as_upstream(model, batches[0], reference=reference)
     assert called
+
+
+# --- hooks and modules inside ---------------------------------------------------------------------
+
+
+def leaves_padding_out(model, batch):
+    """Whether padding is not computed: its states are zeros."""
+    return not outputs(model, batch)[0][batch["attention_mask"] == 0].any()
+
+
+def float_tensors(values):
+    """The floating-point tensors among (nested) values."""
+    leaves = tree_leaves(values)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+
+
+def described(value):
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+
+
+def watch(model):
+    """Records every call of every module below the model: arguments, tensors that come out."""
+    seen = {}
+    for name, module in model.named_modules():
+        if name and not isinstance(module, nn.ModuleList):
+            calls = seen[name] = []
+
+            def hook(module, args, kwargs, output, calls=calls):
+                given = [*map(described, args)], {k: described(v) for k, v in kwargs.items()}
+                calls.append((given, [t.detach().clone() for t in float_tensors(output)]))
+
+            module.register_forward_hook(hook, with_kwargs=True)
+    return seen
+
+
+def assert_same_calls(found, expected):
+    assert found.keys() == expected.keys()
+    for name, calls in expected.items():
+        assert len(found[name]) == len(calls), name
+        for (given, values), (given_there, values_there) in zip(found[name], calls, strict=True):
+            assert given == given_there, name
+            assert [*map(described, values)] == [*map(described, values_there)], name
+            for value, there in zip(values, values_there, strict=True):
+                assert largest(value - there) <= 2e-5 * there.abs().max().clamp(min=1), name
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+@pytest.mark.parametrize(("backend", "padding"), [("sdpa", "holes"), ("eager", "none")])
+@pytest.mark.parametrize("head", HEADS)
+def test_forward_hooks(head, backend, padding, prepared):
+    model, batch = model_and_batch(head, 2, padding, attn_implementation=backend)
+    reference = reference_model(model)
+    reference.set_attn_implementation(backend)
+    if prepared:
+        model.prepare_for_inference()
+    seen, expected = watch(model), watch(reference)
+    outputs(model, batch)
+    outputs(reference, batch)
+    assert_same_calls(seen, expected)
+
+
+HOOKS = {
+    "forward": lambda m, do: m.register_forward_hook(do),
+    "forward pre": lambda m, do: m.register_forward_pre_hook(do),
+    "full backward": lambda m, do: m.register_full_backward_hook(do),
+    "backward pre": lambda m, do: m.register_full_backward_pre_hook(do),
+    "all forward": lambda m, do: nn.modules.module.register_module_forward_hook(do),
+    "all forward pre": lambda m, do: nn.modules.module.register_module_forward_pre_hook(do),
+    "all backward": lambda m, do: nn.modules.module.register_module_full_backward_hook(do),
+}
+
+
+@pytest.mark.parametrize("place", ["", "embeddings.word_embeddings"])
+@pytest.mark.parametrize("kind", HOOKS)
+def test_one_hook_is_enough(kind, place):
+    """After its removal, padding is skipped again."""
+    model, batch = model_and_batch("BertModel", 2, "right", num_hidden_layers=3)
+    assert leaves_padding_out(model, batch)
+    handle = HOOKS[kind](model.get_submodule(place), lambda *_: None)
+    try:
+        expected = outputs(reference_model(model), batch)
+        assert_same(
+            outputs(model, batch), expected, torch.ones_like(batch["attention_mask"]).bool()
+        )
+    finally:
+        handle.remove()
+    assert leaves_padding_out(model, batch)
+
+
+def become(module, kind):
+    module.__class__ = kind
+
+
+def test_a_subclass_that_declares_it():
+    class Mine(layers.BertIntermediate):
+        def forward(self, states):
+            return super().forward(states)
+
+    model, batch = model_and_batch("BertModel", 2)
+    become(model.encoder.layer[0].intermediate, Mine)
+    assert not leaves_padding_out(model, batch)
+    Mine.takes_packed = (Mine.forward,)
+    assert leaves_padding_out(model, batch)
+    become(model.encoder.layer[0], type("Other", (layers.BertLayer,), {}))  # replaces no method
+    assert leaves_padding_out(model, batch)
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+def test_inner_modules_called_by_a_wrapper(backend):
+    model, batch = model_and_batch("BertForPreTraining", 2, "holes", attn_implementation=backend)
+    reference = reference_model(model)
+    reference.set_attn_implementation(backend)
+    mask = batch["attention_mask"][:, None, None].bool()
+    added = torch.zeros(5, 1, 13, 13).masked_fill(~mask, torch.finfo(torch.float32).min)
+    ids = batch["input_ids"]
+    found = []
+    for one in (model, reference):
+        bert, layer = one.bert, one.bert.encoder.layer[0]
+        with torch.no_grad():
+            states = bert.embeddings(ids, batch["token_type_ids"])
+            encoded = bert.encoder(states, attention_mask=added)
+            assert encoded[0] is encoded.last_hidden_state
+            inner = layer.attention.self(states, added)[0]
+            attended = layer.attention(states, added)[0]
+            found.append(
+                [
+                    *(states, bert.embeddings(inputs_embeds=states)),
+                    bert.embeddings(ids[:, :3], None, None, None, 4),
+                    *(encoded[0], inner, attended, layer(states, added)),
+                    layer.output(layer.intermediate(attended), attended),
+                    layer.attention.output(attended, states),
+                    *one.cls(encoded[0], bert.pooler(encoded[0])),
+                ]
+            )
+    assert [*map(described, found[0])] == [*map(described, found[1])]
+    for ours, theirs in zip(*found, strict=True):
+        assert largest(ours - theirs) < 2e-5
+
+
+@pytest.mark.parametrize("owner", [nn.Module, layers.BertIntermediate])
+def test_a_call_that_is_patched(owner, monkeypatch):
+    """Profilers patch the calls of all modules."""
+    model, batch = model_and_batch("BertModel", 2, "right", num_hidden_layers=2)
+    expected, called, call = outputs(model, batch), [], owner.__call__
+    monkeypatch.setattr(
+        owner, "__call__", lambda self, *a, **k: called.append(type(self)) or call(self, *a, **k)
+    )
+    found = outputs(model, batch)
+    assert layers.BertIntermediate in called
+    assert_same(found, expected, batch["attention_mask"].bool())

@@ -95,6 +95,17 @@ def test_what_upstream_would_compute_wrongly_does_not_load_there(tmp_path, field
         ({"per_layer_config": {0: {"intermediate_size": 64}}}, "per_layer_config is not valid"),
         ({"pruned_heads": {12: [0]}}, "pruned_heads"),
         ({"pruned_heads": {0: [12]}}, "pruned_heads"),
+        ({"variant": "codertim"}, "variant='codertim' is not valid; use one of bert, codertimo"),
+        *(
+            (CODERTIMO_FIELDS | fields, said)
+            for fields, said in (
+                ({"hidden_act": "gelu"}, "hidden_act='gelu' does not fit.*hidden_act='gelu_new'"),
+                ({"is_decoder": True}, "is_decoder=True does not fit variant='codertimo'"),
+                ({"pad_token_id": 3}, "pad_token_id=3"),
+                ({"type_vocab_size": 2}, "type_vocab_size=2.*type_vocab_size=3.*CODERTIMO_FIELDS"),
+                ({"hidden_size": 1, "num_attention_heads": 1}, "hidden_size=1.*use 2 or more"),
+            )
+        ),
     ],
 )
 def test_bad_values(fields, said):
