@@ -141,8 +141,8 @@ def random_labels(model: Any, batch: dict[str, Any]) -> dict[str, Tensor]:
 
 def attended(batch: dict[str, Any]) -> Tensor:
     """(B, S) or (B, C, S) bool."""
-    mask, ids = batch.get("attention_mask"), batch.get("input_ids")
-    return ids >= 0 if mask is None else mask != 0
+    mask = batch.get("attention_mask")
+    return torch.ones_like(batch["input_ids"], dtype=torch.bool) if mask is None else mask != 0
 
 
 def assert_close(found: Any, expected: Any, tokens: Tensor, tolerance: float = 2e-5) -> None:

@@ -141,14 +141,14 @@ class TestPrepared(Prepared):
 
 
 class TestPreparedByTorch(Prepared):
-    """As with AVX2, where torch is faster for many rows, and for activations."""
+    """As with AVX2, where torch is faster for activations, and maybe for many rows."""
 
     heads = FEW_HEADS
     fields: ClassVar = dict(hidden_act="gelu")
 
-    @pytest.fixture(autouse=True)
-    def slow_onednn(self, monkeypatch):
-        monkeypatch.setattr(kernels, "_torch_is_faster", lambda: True)
+    @pytest.fixture(autouse=True, params=[True, False])
+    def slow_onednn(self, request, monkeypatch):
+        monkeypatch.setattr(kernels, "_torch_is_faster", lambda: request.param)
         monkeypatch.setattr(kernels, "has_avx512", lambda: False)
 
 
