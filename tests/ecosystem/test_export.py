@@ -14,23 +14,18 @@ from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from tests.model.cases import outputs, random_config, random_model
 
 pytestmark = [pytest.mark.ecosystem, pytest.mark.filterwarnings("ignore")]
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "base": ("BertModel", {}),
-    "two outputs": ("BertForPreTraining", {}),
-    "words": ("BertForMaskedLM", {}),
-    "decoder": ("BertLMHeadModel", {}),
-    "choices": ("BertForMultipleChoice", {}),
-    "relative": ("BertForTokenClassification", {"position_embedding_type": "relative_key_query"}),
-    "sinusoidal": ("BertModel", {"position_embedding_type": "sinusoidal"}),
-    "codertimo": (
-        "BertModel",
-        {**CODERTIMO_FIELDS, "intermediate_size": 96, "hidden_size": 24, "num_attention_heads": 3},
-    ),
-    "pruned": ("BertForQuestionAnswering", {"num_attention_heads": 3, "hidden_size": 24}),
-}
-RUNS = [
-    *(("onnx", case) for case in ("choices", "words", "relative", "pruned", "codertimo")),
-    *(("openvino", case) for case in ("two outputs", "decoder", "choices", "sinusoidal")),
+SIZES = {"num_attention_heads": 3, "hidden_size": 24, "intermediate_size": 96}
+#: The format, the class, and fields of the config.
+RUNS: list[tuple[str, str, dict[str, Any]]] = [
+    ("onnx", "BertForMultipleChoice", {}),
+    ("onnx", "BertForMaskedLM", {}),
+    ("onnx", "BertForTokenClassification", {"position_embedding_type": "relative_key_query"}),
+    ("onnx", "BertForQuestionAnswering", SIZES | {"pruned_heads": {0: [1]}}),
+    ("onnx", "BertModel", SIZES | CODERTIMO_FIELDS),
+    ("openvino", "BertForMultipleChoice", {}),
+    ("openvino", "BertForPreTraining", {}),
+    ("openvino", "BertLMHeadModel", {}),
+    ("openvino", "BertModel", {"position_embedding_type": "sinusoidal"}),
 ]
 
 
@@ -40,15 +35,11 @@ def _packages(library):
         library(name)
 
 
-def make(case: str) -> Any:
-    """A random model of a case, in eval mode."""
-    name, fields = CASES[case]
+def make(name: str = "BertModel", **fields: Any) -> Any:
+    """A random model in eval mode."""
     # Tracing takes as long as there are layers, and a third one is written as the second is.
-    fields = {"max_position_embeddings": 33, "num_hidden_layers": 2, **fields}
-    model = random_model(name, random_config(5, name, **fields), std=0.1)
-    if case == "pruned":
-        model.prune_heads({0: [1]})
-    return model
+    sizes = {"max_position_embeddings": 33, "num_hidden_layers": 2}
+    return random_model(name, random_config(5, name, **sizes | fields), std=0.1)
 
 
 def assert_equal(model: Any, file: Path, *shape: int) -> None:
@@ -62,18 +53,18 @@ def assert_equal(model: Any, file: Path, *shape: int) -> None:
         assert torch.allclose(value, expected[name], atol=1e-5), name
 
 
-@pytest.mark.parametrize(("format", "case"), RUNS)
-def test_every_batch_gives_what_the_model_gives(format, case, tmp_path):
-    model = make(case)
+@pytest.mark.parametrize(("format", "name", "fields"), RUNS, ids=str)
+def test_every_batch_gives_what_the_model_gives(format, name, fields, tmp_path):
+    model, choices = make(name, **fields), [5] * (name == "BertForMultipleChoice")
     exported = export_model(model, tmp_path / "out", format)
     assert exported.report.passed
     assert len({row.case for row in exported.report.rows}) == 6
     file = tmp_path / "out" / FILES[format]
-    assert_equal(model, file, 7, *([5] if case == "choices" else []), 11)
+    assert_equal(model, file, 7, *choices, 11)
     if format == "onnx":
         import onnx
 
-        names = ["batch_size", *(["num_choices"] if case == "choices" else []), "sequence_length"]
+        names = ["batch_size", *["num_choices"] * len(choices), "sequence_length"]
         for value in onnx.load(file).graph.input:
             assert [axis.dim_param for axis in value.type.tensor_type.shape.dim] == names
 
@@ -82,7 +73,7 @@ def test_opset_length_and_weights_in_a_file_of_their_own(tmp_path, monkeypatch):
     import onnx
 
     monkeypatch.setattr(export, "MOST_IN_ONE_FILE", 0)
-    model = make("base")
+    model = make()
     exported = export_model(model, tmp_path / "out", "onnx", opset=18, length=13)
     graph = onnx.load(tmp_path / "out/model.onnx")
     assert graph.opset_import[0].version == 18
@@ -109,7 +100,8 @@ def test_what_comes_along(tmp_path, largest_file):
     kinds = {"": "x.Transformer", "1_Pooling": "x.Pooling"}
     modules = [{"path": path, "type": kind} for path, kind in kinds.items()]
     (source / "modules.json").write_text(json.dumps(modules))
-    model = make("pruned").prepare_for_inference()
+    model = make("BertForQuestionAnswering", **SIZES, pruned_heads={0: [1]})
+    model.prepare_for_inference()
     model.config.architectures = ["BertForPreTraining"]
     model.config.auto_map = {"AutoModel": "modeling_bert.BertModel"}
     with largest_file(4096), pytest.raises((ValueError, OSError)):
@@ -126,7 +118,7 @@ def test_what_comes_along(tmp_path, largest_file):
 
 def test_models_that_cannot_be_exported(tmp_path):
     with pytest.raises(ValueError, match="load it with dtype"):
-        export_model(make("base").to(torch.bfloat16), tmp_path / "out")
+        export_model(make().to(torch.bfloat16), tmp_path / "out")
     config = random_config(5, "BertLMHeadModel", add_cross_attention=True)
     with pytest.raises(ValueError, match="cross-attention"):
         export_model(hf_bert_impl.BertLMHeadModel(config).eval(), tmp_path / "out")

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import functools
 import json
 import socket
@@ -32,35 +33,33 @@ from tests.serving.conftest import TEXTS
 LONG = "nice to meet you, " + "the river rose over " * 12 + "night and a."
 
 
-def run(app, listener, **options):
-    """A server in a thread, once it listens."""
+@contextlib.contextmanager
+def listening(app, **options):
+    """A server in a thread: itself, its thread and its socket."""
     config = uvicorn.Config(app, log_level="error", lifespan="off", **options)
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, args=([listener],))
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    return server, thread
+    with _bound_socket("127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        yield server, thread, listener
+        server.should_exit = True
+        thread.join()
 
 
 @pytest.fixture(scope="module")
 def address(served):
     """The addresses of servers by task."""
-    running = []
+    with contextlib.ExitStack() as running:
 
-    @functools.cache
-    def start(task):
-        app = make_app(ModelWorker("small", task, served(task)))
-        taken = _bound_socket("127.0.0.1", 0)
-        listener = taken.__enter__()
-        running.append((*run(app, listener), taken))
-        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+        @functools.cache
+        def start(task):
+            app = make_app(ModelWorker("small", task, served(task)))
+            *_, listener = running.enter_context(listening(app))
+            return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
-    yield start
-    for server, thread, taken in running:
-        server.should_exit = True
-        thread.join()
-        taken.__exit__(None, None, None)
+        yield start
 
 
 def test_requests_that_stop_coming():
@@ -76,21 +75,18 @@ def test_requests_that_stop_coming():
     body = b'{"input": "a"}'
     whole = head + b"Content-Length: 14\r\n\r\n" + body
 
-    def until_closed(sent):
+    def until_closed(listener, sent):
         with socket.create_connection(listener.getsockname()) as client:
             client.settimeout(30)
             client.sendall(sent)
             return b"".join(iter(lambda: client.recv(65536), b"")).partition(b"\r\n\r\n")
 
-    with _bound_socket("127.0.0.1", 0) as listener:
-        server, thread = run(make_app(Nothing(), ServingOptions(timeout=1)), listener)
-        start, _, found = until_closed(whole[:-3])
+    with listening(make_app(Nothing(), ServingOptions(timeout=1))) as (*_, listener):
+        start, _, found = until_closed(listener, whole[:-3])
         assert b" 408 " in start and json.loads(found)["error"]["code"] == 408
-        server.should_exit = True
-        thread.join()
-    with _bound_socket("127.0.0.1", 0) as listener, ThreadPoolExecutor() as pool:
-        server, thread = run(make_app(Nothing()), listener, timeout_graceful_shutdown=1)
-        calls = [pool.submit(until_closed, sent) for sent in (whole[:-3], whole)]
+    app, pool = make_app(Nothing()), ThreadPoolExecutor()
+    with pool, listening(app, timeout_graceful_shutdown=1) as (server, thread, listener):
+        calls = [pool.submit(until_closed, listener, sent) for sent in (whole[:-3], whole)]
         time.sleep(0.5)
         begin, server.should_exit = time.monotonic(), True
         thread.join()
