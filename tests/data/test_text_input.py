@@ -158,7 +158,7 @@ def test_utf_16_is_named(tmp_path, name):
     file = tmp_path / name
     for content in ("nice\nto meet\n".encode("utf-16"), b"\xfe\xff" + "nice\n".encode("utf-16-be")):
         file.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
-        with pytest.raises(InputError, match="is UTF-16. Save it as UTF-8"):
+        with pytest.raises(InputError, match=r"is UTF-16\. Save it as UTF-8"):
             read(file)
 
 
