@@ -28,6 +28,16 @@ def names_of(group: Any, *words: str) -> list[str]:
 
 APP: Any = typer.main.get_command(app)
 COMMANDS = tuple(names_of(APP))
+
+
+def options_of(command: str) -> list[str]:
+    """All options of a command."""
+    found = APP
+    for word in command.split():
+        found = found.commands[word]
+    return [option for parameter in found.params for option in parameter.opts]
+
+
 SMALL = "--layers 1 --hidden-size 20 --heads 5 --intermediate-size 28 --max-length 16"
 LABELS = "--text-column 0 --label-column 1"
 #: Command lines for the folder of the fixture `place`; they write `new/out`.
@@ -56,7 +66,7 @@ RUNS = {
     "evaluate token-classification": "evaluate token-classification tagger tags.conll",
     "evaluate masked-lm": "evaluate masked-lm BertForMaskedLM texts.txt -q",
     "benchmark": "benchmark --random tiny --cases sentence --peers unchanged --rounds 1 "
-    "--threads 1",
+    "--threads 1 -o new/out.json",
     "inspect": "inspect BertForMaskedLM",
     "convert": "convert BertForMaskedLM -o new/out --no-check",
     "export": "export BertForMaskedLM -o new/out",
@@ -97,7 +107,7 @@ def make_place(place: Path) -> Path:
     (maskless / "special_tokens_map.json").unlink()
     for ending in ("json", "jsonl"):
         write(f"bad/deep.{ending}", DEEP)(place)
-    for name in ("new", "folder.npy"):
+    for name in ("new", "folder.npy", "v1.5"):
         (place / name).mkdir()
     write_senteval(place / "senteval")
     return place

@@ -8,7 +8,9 @@ import pytest
 from typer import rich_utils
 
 from hf_bert_impl.cli import main
+from hf_bert_impl.hub import pushing
 from hf_bert_impl.measuring import timing
+from hf_bert_impl.parity import ParityReport, ParityRow
 from tests.cli.cases import make_place
 from tests.support.commands import Result
 
@@ -17,6 +19,18 @@ from tests.support.commands import Result
 def hasty(monkeypatch):
     """Nothing is timed longer than one call takes: figures are of no interest here."""
     monkeypatch.setattr(timing, "TURN_SECONDS", 0.0)
+
+
+@pytest.fixture
+def unchecked(monkeypatch):
+    """A push does not load what it wrote; call it with the result to report."""
+
+    def report(passed=True):
+        row = ParityRow("as it is", "logits", 0.5, 0.5, 0.5, 1.0, passed, None, "so so")
+        monkeypatch.setattr(pushing, "check_loading", lambda *args, **options: ParityReport([row]))
+
+    report()
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -18,25 +18,15 @@ def model(save_tiny):
 
 
 @pytest.fixture
-def questions(tmp_path):
-    file = tmp_path / "questions.jsonl"
-    file.write_text(
-        '\ufeff{"id": 7, "question": "river?", "context": "the river rose"}\n\n'
-        '{"question": "you?", "context": "nice to meet you 👍🏽"}\r\n',
-        encoding="utf-8",
-    )
-    return file
-
-
-def pipe(model, **options):
-    return QuestionAnsweringPipeline.from_pretrained(model, device="cpu", **options)
+def pipe(model):
+    return QuestionAnsweringPipeline.from_pretrained(model, device="cpu")
 
 
 def lines(text):
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_options_reach_the_pipeline(hf_bert, model, tmp_path):
+def test_options_reach_the_pipeline(hf_bert, model, pipe, write):
     options = {
         "top_k": 4,
         "max_answer_len": 3,
@@ -45,45 +35,37 @@ def test_options_reach_the_pipeline(hf_bert, model, tmp_path):
         "doc_stride": 2,
         "null_score_diff_threshold": 0.25,
     }
-    file = tmp_path / "answers.yaml"
     settings = options | {"top_k": 1, "align_to_words": False}
-    file.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in settings.items()))
+    file = write("a.yaml", "".join(f"{name}: {json.dumps(it)}\n" for name, it in settings.items()))
     flags = ("--config", file, "--handle-impossible-answer", "--top-k", 4)  # which goes before
     questions = ["river, you?", "night?"]
     asked = ("--question", questions[0], "--question", questions[1], "--context", CONTEXT)
-    result = hf_bert("answer", model, *asked, *flags, "--json")
-    assert result.status == 0, result.err
-    expected = pipe(model)(
-        question=questions,
-        context=CONTEXT,
-        handle_impossible_answer=True,
-        align_to_words=False,
-        **options,
-    )
+    settings |= options | {"handle_impossible_answer": True}
+    expected = pipe(question=questions, context=CONTEXT, **settings)
     given = zip(questions, expected, strict=True)
-    assert lines(result.out) == [{"question": it, "answers": answers} for it, answers in given]
+    found = lines(hf_bert("answer", model, *asked, *flags, "--json").printed)
+    assert found == [{"question": it, "answers": answers} for it, answers in given]
     [record] = lines(hf_bert("answer", model, *asked[2:], "--json").out)
-    assert record["answers"] == [pipe(model)(question="night?", context=CONTEXT)]
+    assert record["answers"] == [pipe(question="night?", context=CONTEXT)]
 
 
-def test_table(hf_bert, model, tmp_path, monkeypatch):
+def test_table(hf_bert, model, pipe, write, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    (tmp_path / "short.yaml").write_text("max_question_len: 1")
-    asked = ("--question", "a\nb?", "--context", CONTEXT, "--config", tmp_path / "short.yaml")
-    result = hf_bert("answer", model, *asked, "--top-k", 2)
+    short = write("short.yaml", "max_question_len: 1")
+    asked = ("--question", "a\nb?", "--context", CONTEXT, "--config", short, "--top-k", 2)
+    result = hf_bert("answer", model, *asked)
     assert result.err.startswith("note: questions cut after max_question_len=1 tokens: 1 of 1")
-    best, second = pipe(model)(question="a\nb?", context=CONTEXT, top_k=2, max_question_len=1)
+    best, second = pipe(question="a\nb?", context=CONTEXT, top_k=2, max_question_len=1)
     for words in ("a b?", f"{best['start']}–{best['end']}", f"{second['score']:.4f}"):
         assert words in result.out
     for start, end in ((it["start"], it["end"]) for it in (best, second)):
         assert f" {CONTEXT[max(start - 24, 0) : end + 24].strip()}" in result.out.replace("…", " ")
 
 
-def test_no_answer(hf_bert, model, tmp_path):
-    (tmp_path / "none.yaml").write_text("null_score_diff_threshold: -99")
+def test_no_answer(hf_bert, model, write):
+    none = write("none.yaml", "null_score_diff_threshold: -99")
     asked = ("answer", model, "--question", "river?", "--context", CONTEXT)
-    flags = ("--handle-impossible-answer", "--config", tmp_path / "none.yaml")
-    assert "no answer" in hf_bert(*asked, *flags).out
+    assert "no answer" in hf_bert(*asked, "--handle-impossible-answer", "--config", none).out
     fields("config.json", null_score_diff_threshold=-99)(model)
     assert "no answer" in hf_bert(*asked).out
     assert "no answer" not in hf_bert(*asked, "--always-answer").out
@@ -91,36 +73,34 @@ def test_no_answer(hf_bert, model, tmp_path):
     assert record["answers"][0]["answer"] == ""
 
 
-def test_context_from_a_file(hf_bert, model, write, monkeypatch):
-    file = write("context.txt", b"\xef\xbb\xbf" + CONTEXT.encode())
-    asked = ("answer", model, "--question", "river?", "--json")
-    expected = hf_bert(*asked, "--context", CONTEXT).out
-    assert hf_bert(*asked, "--context-file", file).out == expected
-    give_input(monkeypatch, [CONTEXT])
-    assert hf_bert(*asked, "--context-file", "-").out == expected
-
-
-def test_file(hf_bert, model, questions, tmp_path, monkeypatch):
-    first, second = pipe(model)(
-        question=["river?", "you?"], context=["the river rose", "nice to meet you 👍🏽"]
+def test_files(hf_bert, model, pipe, write, tmp_path, monkeypatch):
+    """Of questions and of a context, or both by standard input."""
+    content = (
+        '\ufeff{"id": 7, "question": "river?", "context": "the river rose"}\n\n'
+        '{"question": "you?", "context": "nice to meet you 👍🏽"}\r\n'
     )
+    questions, output = write("questions.jsonl", content), tmp_path / "answers.jsonl"
+    asked, contexts = ["river?", "you?"], ["the river rose", "nice to meet you 👍🏽"]
+    first, second = pipe(question=asked, context=contexts)
     expected = [
         {"id": 7, "question": "river?", "answers": [first]},
         {"question": "you?", "answers": [second]},
     ]
-    output = tmp_path / "answers.jsonl"
     (tmp_path / ".answers.jsonl.part").symlink_to(questions)  # is not written to
     assert hf_bert("answer", model, questions, "--output", output) == (0, "", "")
     assert lines(output.read_text(encoding="utf-8")) == expected
-    text = questions.read_bytes()
-    give_input(monkeypatch, [text.decode()])
+    give_input(monkeypatch, [content])
     assert lines(hf_bert("answer", model, "-").out) == expected
-    assert questions.read_bytes() == text
+    assert questions.read_bytes() == content.encode()
 
+    context = write("context.txt", b"\xef\xbb\xbf" + CONTEXT.encode())
+    one = ("answer", model, "--question", "river?", "--json")
+    expected = hf_bert(*one, "--context", CONTEXT).printed
+    assert hf_bert(*one, "--context-file", context).out == expected
+    give_input(monkeypatch, [CONTEXT])
+    assert hf_bert(*one, "--context-file", "-").out == expected
 
-def test_one_context_for_all_lines(hf_bert, model, write):
     file = write("q.jsonl", '{"question": "river?"}\n{"question": "you?", "context": "you"}\n')
     first, second = lines(hf_bert("answer", model, file, "--context", CONTEXT).out)
-    expected = [pipe(model)(question="river?", context=CONTEXT)]
-    assert_same_answers(first["answers"], expected)  # the command asks both at once
+    assert_same_answers(first["answers"], json.loads(expected)["answers"])  # both asked at once
     assert second["answers"][0]["answer"] == "you"  # its own context goes before

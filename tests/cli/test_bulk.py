@@ -39,11 +39,6 @@ def test_classify(hf_bert, one_error_line, save_tiny, lines, tmp_path):
     assert hf_bert(*command, "-q").status == 0
     assert read_table(file).to_pylist() == [*rows.values()]
     assert hf_bert(*command, "--resume") == (0, f"{file} is finished\n", "")
-    one_error_line(hf_bert(*command[:4], out.with_suffix(".csv")), "End the name in .parquet")
-    one = save_tiny("BertForSequenceClassification", num_labels=1)
-    one_error_line(
-        hf_bert("classify", one, lines, "-o", tmp_path / "b"), "one label", "CrossEncoder"
-    )
 
 
 @pytest.mark.parametrize("removed", [0, 2, 9])
@@ -77,36 +72,30 @@ def test_killed_after_the_output_was_written(
     assert hf_bert(*command, "--overwrite").status == 0 and out.read_bytes() == before
 
 
-def test_folders_with_a_dot(hf_bert, one_error_line, save_tiny, lines, tmp_path, monkeypatch):
-    """A name with another ending is no folder, though it exists; the current folder is one."""
-    model, out = save_tiny("BertModel"), tmp_path / "v1.5"
-    out.mkdir()
-    command = ("embed", model, lines, "--column", "text", "-q", "-o")
-    one_error_line(hf_bert(*command, out), "End the name in .npy or .parquet")
-    monkeypatch.chdir(out)
-    assert hf_bert(*command, ".").status == 0
-    assert len(finished(out)) == len(TEXTS)
-    assert [*tmp_path.glob("*.parts")] == []
+def test_the_current_folder(hf_bert, place, monkeypatch):
+    monkeypatch.chdir("new")
+    assert hf_bert("embed", "../BertModel", "../labels.tsv", "--column", 0, "-o", ".").status == 0
+    assert len(finished(place / "new")) == 12
+    assert [*place.glob("*.parts")] == []
 
 
-def test_answer(hf_bert, save_tiny, tmp_path):
+def test_answer(hf_bert, place):
     """The answers of the same command on lines; an empty question is rejected."""
-    model, file, out = save_tiny("BertForQuestionAnswering"), tmp_path / "asked.jsonl", tmp_path
-    asked = [
-        {"id": 7, "question": "the river", "context": "the night rose"},
-        {"id": 8, "question": "who rose", "context": "the river rose over night"},
+    pairs = [("the river", "the night rose"), ("who rose", "the river rose over night")]
+    lines = [
+        json.dumps({"id": number, "question": question, "context": context}) + "\n"
+        for number, (question, context) in enumerate([*pairs, (" ", "the river")])
     ]
-    file.write_text("".join(json.dumps(row) + "\n" for row in asked))
-    printed = hf_bert("answer", model, file, "--json", "--batch-invariant", "-q").out.splitlines()
-    asked.append({"id": 9, "question": " ", "context": "the river"})
-    file.write_text("".join(json.dumps(row) + "\n" for row in asked))
-    command = ("answer", model, file, "--id-column", "id")
-    assert hf_bert(*command, "-o", out / "parts").status == 0
-    rows = finished(out / "parts")
+    command = ("answer", "BertForQuestionAnswering", "asked.jsonl")
+    (place / "asked.jsonl").write_text("".join(lines[:2]))
+    printed = hf_bert(*command, "--json", "--batch-invariant", "-q").printed.splitlines()
+    (place / "asked.jsonl").write_text("".join(lines))
+    assert hf_bert(*command, "--id-column", "id", "-o", "new/parts").status == 0
+    rows = finished(place / "new/parts")
     for line in map(json.loads, printed):
         found = rows[line["id"]]
         assert [{name: found[name] for name in line["answers"][0]}] == line["answers"]
-    assert [row["id"] for row in rejects(out / "parts")] == [9]
+    assert [row["id"] for row in rejects(place / "new/parts")] == [2]
 
 
 def test_a_first_line_that_is_taken_as_a_text_is_said_once(hf_bert, save_tiny, tmp_path):

@@ -3,6 +3,7 @@
 The texts of help and errors are in test_snapshots.py, those of bad files too.
 """
 
+import json
 import os
 import shlex
 import signal
@@ -14,9 +15,7 @@ from pathlib import Path
 import pytest
 
 from hf_bert_impl.files.lock import output_lock
-from hf_bert_impl.hub import pushing
-from hf_bert_impl.parity import ParityReport, ParityRow
-from tests.cli.cases import APP, COMMANDS, RUNS, tree
+from tests.cli.cases import COMMANDS, RUNS, options_of, tree
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -87,14 +86,6 @@ def test_a_missing_library_names_its_extra(
 # --- JSON ------------------------------------------------------------------------------------
 
 
-def options_of(command: str) -> list[str]:
-    """All options of a command."""
-    found = APP
-    for word in command.split():
-        found = found.commands[word]
-    return [option for parameter in found.params for option in parameter.opts]
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -103,12 +94,13 @@ def options_of(command: str) -> list[str]:
         if "--json" in options_of(name)
     ],
 )
-def test_json_is_all_of_the_output(hf_bert, place, monkeypatch, name):
-    """One object; none of them relies on `return_dict`, which all the configs switch off."""
-    report = ParityReport([ParityRow("as it is", "class", 0.0, 0.0, 0.0, 0.0, True)])
-    monkeypatch.setattr(pushing, "check_loading", lambda *args, **options: report)
+def test_json_is_all_of_the_output(hf_bert, place, unchecked, name):
+    """One object, and that of the file; no command relies on `return_dict`, which is off."""
     words = RUNS[name].removesuffix("-o new/out.jsonl").split()
-    assert isinstance(hf_bert(*words, "--json").report, dict)
+    report = hf_bert(*words, "--json").report
+    assert isinstance(report, dict)
+    if "new/out.json" in words:
+        assert json.loads(Path("new/out.json").read_text()) == report
 
 
 # --- outputs ---------------------------------------------------------------------------------

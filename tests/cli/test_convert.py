@@ -23,19 +23,16 @@ def test_table_says_what_was_done(hf_bert, tmp_path):
 
 
 def test_options_reach_the_conversion(hf_bert, tmp_path):
-    arguments = ("--head", "base", "--dtype", "float16", "--no-check", "--hidden-act", "gelu_new")
-    report = hf_bert(
-        *("convert", FIXTURES / "tf1", "-o", tmp_path / "out"),
-        *(*arguments, "--no-do-lower-case", "--json"),
-    ).report
+    options = "--head base --dtype float16 --no-check --hidden-act gelu_new --no-do-lower-case"
+    command = ("convert", FIXTURES / "tf1", "-o", tmp_path / "out", *options.split(), "--json")
+    report = hf_bert(*command).report
     saved = json.loads((tmp_path / "out/conversion_report.json").read_text())
     assert report | {"notes": 0} == saved | {"notes": 0}  # which name options, not arguments
-    assert report["result"]["class"] == "BertModel"
+    result = report["result"]
+    assert (result["class"], result["hidden_act"]) == ("BertModel", "gelu_new")
     assert {row["dtype"] for row in report["mapped"]} == {"float16"}
     assert report["checks"] == []
-    assert report["result"]["hidden_act"] == "gelu_new"
-    assert "cased (as requested)" in report["result"]["tokenizer"]
-    assert "lower" not in report["result"]["tokenizer"]
+    assert "cased (as requested)" in result["tokenizer"] and "lower" not in result["tokenizer"]
 
 
 def test_inspect_lists_every_tensor_and_what_it_becomes(hf_bert):

@@ -1,4 +1,4 @@
-"""`hf-bert evaluate`: similarity, probes, tags, numbers and masked words."""
+"""`hf-bert evaluate`: similarity, probes, SentEval, tags, numbers and masked words."""
 
 import json
 import math
@@ -9,7 +9,7 @@ import torch
 import hf_bert_impl
 from hf_bert_impl.inference import packed_loop
 from hf_bert_impl.tasks import base, pseudo_perplexity
-from tests.cli.cases import RUNS
+from tests.cli.cases import RUNS, options_of
 
 
 def test_sts(hf_bert, write, save_tiny, tmp_path):
@@ -42,7 +42,20 @@ def test_probe(hf_bert, write, save_tiny, tmp_path):
     assert "mean of 3 folds" in hf_bert(*command, "--folds", 3).printed
 
 
-def by_definition(folder, texts, kind=0):
+def test_senteval(hf_bert, place):
+    command = "evaluate senteval BertModel senteval --folds 2 --tasks MR,TREC,MRPC,STS-B,STS16"
+    printed = hf_bert(*command.split(), "-o", "new/out.json").printed
+    found = json.loads((place / "new/out.json").read_text())
+    assert found["tasks"]["MRPC"]["examples"] == {"train": 90, "test": 31}
+    for name, scores in found["tasks"].items():
+        (line,) = (line for line in printed.splitlines() if line.split()[:1] == [name])
+        assert f"{scores[scores['metric']]:.1f}" in line
+    accuracies = [it["accuracy"] for it in found["tasks"].values() if it["metric"] == "accuracy"]
+    assert len(accuracies) == 3
+    assert found["mean"]["accuracy"] == pytest.approx(sum(accuracies) / 3)
+
+
+def by_definition(folder, texts, kind):
     """The losses of all tokens, each hidden alone, and which are predicted; tokens of one type."""
     tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(folder)
     model = hf_bert_impl.BertForMaskedLM.from_pretrained(folder).eval()
@@ -62,17 +75,6 @@ def by_definition(folder, texts, kind=0):
     return math.exp(sum(losses) / len(losses)), right
 
 
-def test_masked_lm_is_the_formula(hf_bert, write, save_tiny):
-    folder, texts = save_tiny(), ["nice to meet you", "the river rose, xyz over night"]
-    data = write("a.txt", "\n".join(texts))
-    found = hf_bert("evaluate", "masked-lm", folder, data, "--json").report
-    expected, right = by_definition(folder, texts)
-    assert found["tokens"] == len(right) == 4 + 6
-    assert found["accuracy"] == pytest.approx(sum(right) / 10)
-    assert found["pseudo_perplexity"] == pytest.approx(expected, rel=1e-5)
-    assert (found["texts"], found["cut"]) == (2, 0)
-
-
 class OnesTokenizer(hf_bert_impl.BertTokenizer):
     """Every token has the type 1, as in codertimo's BERT."""
 
@@ -81,18 +83,23 @@ class OnesTokenizer(hf_bert_impl.BertTokenizer):
         return {**encoded, "token_type_ids": [1] * len(encoded["input_ids"])}
 
 
-def test_token_types_are_the_tokenizers(save_tiny):
-    folder, text = save_tiny(), "the river rose over night"
+def test_masked_lm_is_the_formula(hf_bert, write, save_tiny):
+    folder, texts = save_tiny(), ["nice to meet you", "the river rose, xyz over night"]
+    file = write("a.txt", "\n".join(texts))
+    found = hf_bert("evaluate", "masked-lm", folder, file, "--json").report
+    expected, right = by_definition(folder, texts, 0)
+    assert found["pseudo_perplexity"] == pytest.approx(expected, rel=1e-5)
+    assert found["accuracy"] == pytest.approx(sum(right) / 10)
+    assert (found["tokens"], found["texts"], found["cut"]) == (4 + 6, 2, 0)
+    # The tokenizer gives the token types.
     model = hf_bert_impl.BertForMaskedLM.from_pretrained(folder).eval()
-    tokenizer = OnesTokenizer.from_pretrained(folder)
-    found = pseudo_perplexity.pseudo_perplexity(model, tokenizer, [text]).pseudo_perplexity
-    assert found == pytest.approx(by_definition(folder, [text], kind=1)[0], rel=1e-5)
-    assert found != pytest.approx(by_definition(folder, [text])[0], rel=1e-3)
-
-
-def test_masked_lm_cuts_and_limits(hf_bert, write, save_tiny):
+    ones = OnesTokenizer.from_pretrained(folder)
+    score = pseudo_perplexity.pseudo_perplexity(model, ones, texts).pseudo_perplexity
+    assert score == pytest.approx(by_definition(folder, texts, 1)[0], rel=1e-5)
+    assert score != pytest.approx(expected, rel=1e-3)
+    # Long texts are cut, and a limit counts texts.
     file = write("a.jsonl", "\n".join(json.dumps({"text": "nice " * n}) for n in (29, 30, 1)))
-    command = ("evaluate", "masked-lm", save_tiny(), file, "--json", "--quiet")
+    command = ("evaluate", "masked-lm", folder, file, "--json", "--quiet")
     found = hf_bert(*command).report
     assert (found["tokens"], found["texts"], found["cut"]) == (59, 3, 1)
     assert hf_bert(*command, "--limit", 1).report["tokens"] == 29
@@ -126,9 +133,7 @@ def test_batch_invariant(hf_bert, write, save_tiny, monkeypatch, task, head, lin
 
 
 @pytest.mark.parametrize(
-    "name",
-    [f"evaluate {it}" for it in ("probe", "classification", "token-classification", "squad")]
-    + ["answer", "embed"],
+    "name", [it for it in RUNS if it != "verify" and "--batch-invariant" in options_of(it)]
 )
 def test_batch_invariance_reaches_the_model(hf_bert, place, monkeypatch, name):
     asked, encode = set(), hf_bert_impl.BertModel._encode

@@ -7,45 +7,28 @@ import torch
 from huggingface_hub import ModelCard
 
 from hf_bert_impl.hub import pushing, uploading
-from hf_bert_impl.parity import ParityReport, ParityRow
 from hf_bert_impl.training import launch
 from tests.cli.cases import RUNS
 from tests.support.checkpoints import JAPANESE, LETTERS, name_tokenizer
 from tests.support.damage import fields
 
-pytestmark = [pytest.mark.usefixtures("hasty")]
+pytestmark = [pytest.mark.usefixtures("hasty", "unchecked")]
 
 
-@pytest.fixture
-def unchecked(monkeypatch):
-    """Says of what is written what it is told to say, without looking."""
-
-    def say(passed):
-        row = ParityRow("as it is", "logits", 0.5, 0.5, 0.5, 1.0, passed, None, "so so")
-        monkeypatch.setattr(pushing, "check_loading", lambda *args, **options: ParityReport([row]))
-
-    return say
-
-
-def test_what_does_not_load_is_not_left_behind(hf_bert, save_tiny, tmp_path, unchecked):
+def test_what_the_check_finds(hf_bert, save_tiny, tmp_path, unchecked):
+    """What does not load is not left behind. Tensors that are left out are named."""
     unchecked(False)
-    result = hf_bert("push", save_tiny(), "me/tiny", "--dry-run", tmp_path / "a" / "b")
-    assert result.status == 1
-    assert "so so" in result.out
+    source, folder = save_tiny("BertForPreTraining"), tmp_path / "a" / "b"
+    result = hf_bert("push", source, "me/tiny", "--dry-run", folder)
+    assert result.status == 1 and "so so" in result.out
     assert not (tmp_path / "a").exists()
-
-
-def test_tensors_that_are_left_out_are_named(hf_bert, save_tiny, tmp_path, unchecked):
     unchecked(True)
-    source = save_tiny("BertForPreTraining")
     fields("config.json", architectures=["BertForMaskedLM"])(source)
-    result = hf_bert("push", source, "me/tiny", "--dry-run", tmp_path / "out", "--no-speed")
-    assert result.status == 0, result.err
-    assert "not published" in result.out
-    assert "bert.pooler.dense.bias" in result.out
+    printed = hf_bert("push", source, "me/tiny", "--dry-run", folder, "--no-speed").printed
+    assert "not published" in printed and "bert.pooler.dense.bias" in printed
 
 
-def test_what_is_not_published(hf_bert, one_error_line, save_tiny, tmp_path, unchecked):
+def test_what_is_not_published(hf_bert, one_error_line, save_tiny, tmp_path):
     """Random weights, and a tokenizer's own code, which does not run."""
     source, folder = save_tiny("BertModel"), tmp_path / "out"
     fields("config.json", architectures=["BertForTokenClassification"])(source)
@@ -69,8 +52,7 @@ def test_an_interrupt(hf_bert, save_tiny, monkeypatch):
     assert "run the same command again" in result.err
 
 
-def test_what_the_card_lacks_is_said_in_one_line(hf_bert, save_tiny, tmp_path, unchecked):
-    unchecked(True)
+def test_what_the_card_lacks_is_said_in_one_line(hf_bert, save_tiny, tmp_path):
     source = save_tiny()
     options = ("--no-speed", "--no-code", "--json", "--dry-run")
     result = hf_bert("push", source, "me/a", *options, tmp_path / "a")
@@ -88,8 +70,7 @@ def test_what_the_card_lacks_is_said_in_one_line(hf_bert, save_tiny, tmp_path, u
 
 
 @pytest.mark.parametrize("settings", [JAPANESE, {"tokenizer_class": "DistilBertTokenizer"}])
-def test_a_tokenizer_of_another_class_is_copied(hf_bert, save_tiny, tmp_path, unchecked, settings):
-    unchecked(True)
+def test_a_tokenizer_of_another_class_is_copied(hf_bert, save_tiny, tmp_path, settings):
     source, folder = save_tiny(words=LETTERS), tmp_path / "repository"
     named = settings["tokenizer_class"]
     rest = {name: value for name, value in settings.items() if name != "tokenizer_class"}

@@ -14,15 +14,12 @@ from hf_bert_impl.inference.masked_words import best_tokens, encode_masked
 from hf_bert_impl.tasks.pseudo_perplexity import pseudo_perplexity
 
 
-def test_a_head_that_is_drawn_anew_may_be_spoilt(hf_bert, save_tiny, tmp_path):
+def test_a_head_that_is_drawn_anew_may_be_spoilt(hf_bert, place):
     """Weights that a task does not use are not checked."""
-    folder = save_tiny("BertForMaskedLM")
-    model = hf_bert_impl.BertForMaskedLM.from_pretrained(folder)
+    model = hf_bert_impl.BertForMaskedLM.from_pretrained("BertForMaskedLM")
     model.cls.predictions.transform.dense.weight.data.fill_(torch.nan)
-    model.save_pretrained(folder)
-    (tmp_path / "text.txt").write_text("nice to meet you\n")
-    command = ("embed", folder, tmp_path / "text.txt", "-o", tmp_path / "out.npy")
-    assert hf_bert(*command).status == 0
+    model.save_pretrained("BertForMaskedLM")
+    assert hf_bert("embed", "BertForMaskedLM", "texts.txt", "-o", "new/out.npy").status == 0
 
 
 def overflow(model, dtype=torch.float32):

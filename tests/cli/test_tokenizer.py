@@ -9,28 +9,15 @@ from hf_bert_impl.conversion.readers.pickles import read_pickled_vocabulary
 TEXT = "the low river flows lower\nand the lowest river is slow\n" * 4
 
 
-@pytest.fixture
-def text(write):
-    return write("a.txt", TEXT)
-
-
-def test_table(hf_bert, text, tmp_path):
-    output = tmp_path / "made"
-    words = hf_bert("tokenizer", "train", text, "--vocab-size", 40, "--output", output).words
-    assert "character coverage 1 " in words
-    assert "unknown rate 0 " in words
-    assert f"{output}: written in" in words
-    assert {file.name for file in output.iterdir()} == {
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "vocab.txt",
-    }
-    tokenizer = BertTokenizer.from_pretrained(output)
-    assert len(tokenizer) == 40
-    assert [tokenizer.convert_ids_to_tokens(n) for n in range(5)] == [
-        *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-    ]
-    assert tokenizer.tokenize("LOW") == ["low"]
+def test_pieces(hf_bert, write, tmp_path):
+    command = ("tokenizer", "train", write("a.txt", TEXT), "--vocab-size", 40, "--output")
+    words = hf_bert(*command, tmp_path / "made").words
+    assert "character coverage 1 " in words and "unknown rate 0 " in words
+    assert f"{tmp_path / 'made'}: written in" in words
+    files = {file.name for file in (tmp_path / "made").iterdir()}
+    assert files == {"tokenizer.json", "tokenizer_config.json", "vocab.txt"}
+    tokenizer = BertTokenizer.from_pretrained(tmp_path / "made")
+    assert len(tokenizer) == 40 and tokenizer.tokenize("LOW") == ["low"]
 
 
 def test_a_column_of_a_table(hf_bert, write, tmp_path):
@@ -43,26 +30,21 @@ def test_a_column_of_a_table(hf_bert, write, tmp_path):
     assert not {"z", "<", ">", "/", '"', "b"} & vocabulary.keys()
 
 
-# --- words -----------------------------------------------------------------------------------
-
-
-def test_words(hf_bert, text, tmp_path):
-    folder = tmp_path / "made"
-    words = hf_bert("tokenizer", "words", text, "--vocab-size", 8, "--output", folder).words
+def test_words(hf_bert, write, fixtures_dir, tmp_path):
+    """Of a text, and those that the program bert-vocab wrote."""
+    command, folder = ("tokenizer", "words", write("a.txt", TEXT)), tmp_path / "made"
+    words = hf_bert(*command, "--vocab-size", 8, "--output", folder).words
     # "river" and "the" are 4 of the 11 words, "and" is one.
     assert "vocab size 8 words 9 unknown rate 0.545455" in words
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokens = tokenizer.convert_ids_to_tokens(range(8))
     assert tokens == ["<pad>", "<unk>", "<eos>", "<sos>", "<mask>", "river", "the", "and"]
     assert tokenizer("the sea")["input_ids"] == [3, 6, 1, 2]
-    options = ("--min-frequency", 5, "--json", "-o", tmp_path / "json")
-    report = hf_bert("tokenizer", "words", text, *options).report
+    report = hf_bert(*command, "--min-frequency", 5, "--json", "-o", tmp_path / "json").report
     assert report.pop("unknown_rate") == pytest.approx(7 / 11)
     assert report == {"output": str(tmp_path / "json"), "vocab_size": 7, "words": 9}
 
-
-def test_words_that_bert_vocab_wrote(hf_bert, fixtures_dir, tmp_path):
     file = fixtures_dir / "codertimo/vocab.small"
-    assert hf_bert("tokenizer", "words", file, "-o", tmp_path / "made").status == 0
-    made = AutoTokenizer.from_pretrained(tmp_path / "made")
+    assert hf_bert("tokenizer", "words", file, "-o", tmp_path / "read").status == 0
+    made = AutoTokenizer.from_pretrained(tmp_path / "read")
     assert sorted(made.get_vocab(), key=made.get_vocab().get) == [*read_pickled_vocabulary(file)]

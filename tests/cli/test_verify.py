@@ -10,15 +10,6 @@ from hf_bert_impl.model import kernels
 from hf_bert_impl.parity import batch_invariance
 
 
-def test_table_of_a_small_model(hf_bert, save_tiny):
-    result = hf_bert("verify", save_tiny(), "--gradients", "--heads")
-    assert (result.status, result.err) == (0, "")
-    for words in ("fp32 sdpa padded left", "bf16 eager holes", "layer 1", "loss", "gradients"):
-        assert words in result.out
-    assert " comparisons passed; the worst is " in " ".join(result.out.split())
-    assert "upstream" in result.out
-
-
 @pytest.mark.parametrize(
     ("head", "fields"),
     [
@@ -38,8 +29,13 @@ def test_every_kind_of_labels(hf_bert, save_tiny, head, fields):
     assert (result.status, result.err) == (0, "")
 
 
-def test_json_has_every_row(hf_bert, save_tiny):
+def test_what_is_compared(hf_bert, save_tiny):
+    """As a table and as JSON; without a tokenizer random tokens; on one device."""
     folder = save_tiny()
+    printed = hf_bert("verify", folder, "--gradients", "--heads").printed
+    for words in ("fp32 sdpa padded left", "bf16 eager holes", "layer 1", "loss", "gradients"):
+        assert words in printed
+    assert " comparisons passed; the worst is " in " ".join(printed.split())
     data = hf_bert("verify", folder, "--json").report
     assert data["passed"] is True
     assert len(data["rows"]) == data["compared"]
@@ -48,22 +44,15 @@ def test_json_has_every_row(hf_bert, save_tiny):
     assert {"fp32 eager padded right", "bf16 sdpa unpadded", "loading"} <= cases
     names = {row["name"] for row in data["rows"]}
     assert {"embeddings", "layer 0", "layer 1 head 4", "logits", "loss"} <= names
-    few = hf_bert("verify", folder, "--no-bf16", "--text", "the river rose .", "--json").report
-    cases = {row["case"].partition(" ")[0] for row in few["rows"]}
-    assert cases == {"fp32", "loading"}
-
-
-def test_device(hf_bert, save_tiny):
-    folder = save_tiny()
-    here = hf_bert("verify", folder, "--no-bf16", "--json", "--device", "cpu")
-    assert here.status == 0 and {row["tolerance"] for row in json.loads(here.out)["rows"]} > {2e-5}
+    text = ("--no-bf16", "--text", "the river rose .", "--device", "cpu")
+    few = hf_bert("verify", folder, *text, "--json").report["rows"]
+    assert {row["case"].partition(" ")[0] for row in few} == {"fp32", "loading"}
+    assert {row["tolerance"] for row in few} > {2e-5}
+    (folder / "vocab.txt").unlink()
+    assert "random tokens" in hf_bert("verify", folder, "--no-bf16").printed
     for name in ("cuda:99", "meta", ""):
         result = hf_bert("verify", folder, "--device", name)
         assert result.status == 2 and f"has no device '{name}'" in result.err
-
-
-def test_without_tokenizer_random_tokens_are_compared(hf_bert, save_tiny):
-    assert "random tokens" in hf_bert("verify", save_tiny(tokenizer=False), "--no-bf16").printed
 
 
 def test_status_1_and_the_name_where_a_head_differs(hf_bert, save_tiny, monkeypatch):

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from hf_bert_impl.errors import InputError
 from hf_bert_impl.tasks.sts import evaluate_sts, read_sts, similarities
 from hf_bert_impl.text_encoder import TextEncoder
 
@@ -26,29 +25,6 @@ def test_reader(tmp_path):
     assert [(file.name, file.gold) for file in files] == [("a.tsv", [0, 1]), ("b.tsv", [4.5])]
     assert files[1].pairs == [('say "a', "b\u2028c")]
     assert read_sts(tmp_path / "b.tsv")[0].gold == [4.5]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        (
-            "README.md",
-            "# STS\n",
-            r"line 1 of .*README.md has no two sentences\. Write",
-        ),
-        ("STS.gs.a.txt", "4.5\n", r"line 1 of .*gs.a.txt has no two sentences\. Write"),
-        (
-            "a.jsonl",
-            '{"score": true, "sentence1": "a", "sentence2": "b"}',
-            "gold score 'True'",
-        ),
-    ],
-)
-def test_other_files_in_the_folder(tmp_path, name, content, words):
-    (tmp_path / "a.tsv").write_text("4.5\ta\tb\n")
-    (tmp_path / name).write_text(content)
-    with pytest.raises(InputError, match=words):
-        read_sts(tmp_path)
 
 
 def test_cosines_encode_each_text_once():

@@ -31,39 +31,39 @@ def test_standard_input(hf_bert, model, output, monkeypatch):
     assert_complete(output, expected(model, ["nice", texts[1]]))
 
 
-def test_a_table_to_a_table(hf_bert, model, tmp_path, output):
-    people, output = tmp_path / "people.csv", output.with_suffix(".parquet")
-    people.write_text("name,says\n" + "".join(f'n{n},"{text}"\n' for n, text in enumerate(LINES)))
-    command = ("embed", model, people, "-o", output, "--column", "says")
-    assert hf_bert(*command, "--id-column", "name").status == 0
-    table, right = read_table(output), expected(model)
-    assert table.column_names == ["id", "vector"]
-    assert table["id"].to_pylist() == [f"n{n}" for n in range(len(LINES))]
-    assert str(table.schema.field("vector").type) == f"fixed_size_list<element: float>[{WIDTH}]"
-    assert np.abs(np.array(table["vector"].to_pylist()) - right).max() < 1e-5
-    assert [*output.parent.iterdir()] == [output]
-    assert hf_bert(*command, "--overwrite").status == 0
-    assert read_table(output)["id"].to_pylist() == [*range(len(LINES))]
-
-
-def test_the_name_says_whether_it_is_one_file(hf_bert, model, lines, output):
+def test_a_table_to_a_file_a_folder_and_an_array(hf_bert, model, tmp_path, output):
     """Of the same parts: a name without an ending is that of their folder."""
-    one, folder = output.with_suffix(".parquet"), output.with_suffix("")
-    for name in (one, folder, output):
-        assert hf_bert("embed", model, lines, "-o", name, "--part-size", 2).status == 0
-    files = sorted(folder.glob("*.parquet"))
-    assert [read_table(file)["id"].to_pylist() for file in files] == [[0, 1], [2, 3], [4]]
-    whole = [row["vector"] for file in files for row in read_table(file).to_pylist()]
-    assert np.abs(np.array(whole) - expected(model)).max() < 1e-5
-    assert read_table(one)["id"].to_pylist() == [*range(len(LINES))]
-    for found in (np.array(read_table(one)["vector"].to_pylist()), np.load(output)):
-        assert np.abs(found - expected(model)).max() < 1e-5
+    people, names = tmp_path / "people.csv", [f"n{n}" for n in range(len(LINES))]
+    rows = zip(names, LINES, strict=True)
+    people.write_text("name,says\n" + "".join(f'{name},"{text}"\n' for name, text in rows))
+    one, folder, ids = output.with_suffix(".parquet"), output.with_suffix(""), "--id-column"
+    command = ("embed", model, people, "--column", "says", "--part-size", 2, "--output")
+    for options in ([one, ids, "name"], [folder, ids, "name"], [output]):
+        assert hf_bert(*command, *options).status == 0
+    table, files = read_table(one), sorted(folder.glob("*.parquet"))
+    assert table.column_names == ["id", "vector"]
+    assert str(table.schema.field("vector").type) == f"fixed_size_list<element: float>[{WIDTH}]"
+    assert table["id"].to_pylist() == names
+    parts = [read_table(file)["id"].to_pylist() for file in files]
+    assert parts == [names[:2], names[2:4], names[4:]]
+    vectors = [row["vector"] for file in files for row in read_table(file).to_pylist()]
+    for found in (table["vector"].to_pylist(), vectors, np.load(output)):
+        assert np.abs(np.array(found) - expected(model)).max() < 1e-5
     assert sorted(output.parent.iterdir()) == sorted((one, folder, output))
+    assert hf_bert(*command, one, "--overwrite").status == 0
+    assert read_table(one)["id"].to_pylist() == [*range(len(LINES))]
 
 
 def test_in_an_array_they_are_nan(hf_bert, model, tmp_path, output, monkeypatch):
     """Row n stays that of line n. A later run without such rows removes the list of them."""
-    make_huge(monkeypatch)
+    compute = EmbedTexts.compute
+
+    def huge(self, *texts):  # a vector that is too large for float16
+        (vectors,) = compute(self, *texts)
+        vectors[[text == "huge" for text in texts[0]]] = 1e7
+        return (vectors,)
+
+    monkeypatch.setattr(EmbedTexts, "compute", huge)
     file, rejects = tmp_path / "a.txt", output.with_name("vectors.npy.rejects.jsonl")
     file.write_bytes(b"nice\ncaf\xe9\nhuge\nriver\n")
     command = ("embed", model, file, "-o", output, "--precision", "float16", "--json")
@@ -78,26 +78,11 @@ def test_in_an_array_they_are_nan(hf_bert, model, tmp_path, output, monkeypatch)
     assert [*output.parent.iterdir()] == [output]
 
 
-def make_huge(monkeypatch):
-    """Makes the vector of one text too large for float16."""
-    compute = EmbedTexts.compute
-
-    def huge(self, *texts):
-        (vectors,) = compute(self, *texts)
-        for row, text in enumerate(texts[0]):
-            if text == "huge":
-                vectors[row] = 1e7
-        return (vectors,)
-
-    monkeypatch.setattr(EmbedTexts, "compute", huge)
-
-
 @pytest.mark.parametrize(
-    ("name", "kind"), [("a.npy", "float16"), ("a.parquet", "halffloat"), ("a.parquet", "int8")]
+    ("name", "precision"), [("a.npy", "float16"), ("a.parquet", "float16"), ("a.parquet", "int8")]
 )
-def test_smaller_numbers(hf_bert, model, lines, output, name, kind):
+def test_smaller_numbers(hf_bert, model, lines, output, name, precision):
     output, right = output.with_name(name), expected(model)
-    precision = "int8" if kind == "int8" else "float16"
     command = ("embed", model, lines, "--batch-invariant", "-o", output, "--precision", precision)
     assert hf_bert(*command).status == 0
     if name == "a.npy":
@@ -105,9 +90,10 @@ def test_smaller_numbers(hf_bert, model, lines, output, name, kind):
         assert found.dtype == np.float16
     else:
         table = read_table(output)
-        assert str(table.schema.field("vector").type.value_type) == kind
+        kind = str(table.schema.field("vector").type.value_type)
+        assert kind == {"float16": "halffloat"}.get(precision, precision)
         found = np.array(table["vector"].to_pylist(), np.float32)
-    if kind == "int8":
+    if precision == "int8":
         assert (np.abs(found).max(axis=1) == 127).all()
         scales = table["scale"].to_numpy()[:, None]
         assert (np.abs(found * scales - right) <= scales * 0.501).all()

@@ -2,70 +2,53 @@
 
 import contextlib
 import json
+import multiprocessing
 import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
 import pytest
 from pyarrow.parquet import read_table
+from tqdm import tqdm
 
+from hf_bert_impl.cli import main
 from hf_bert_impl.distributed import job as jobs
 from hf_bert_impl.distributed.job import Job
 from tests.cli.embed.cases import LINES, assert_complete, expected, give_input, json_lines
 
 SECONDS_TO_START = 120
 KILLS = 10
-#: Runs a command in a process of its own for each line of arguments. It is forked from one that has
-#: run the first command itself: what that one imports takes longer than the command.
-FORKING = """
-import json, os, sys, threading
-from tqdm import tqdm
-from hf_bert_impl.cli import main
-tqdm.set_lock(threading.RLock())  # its own is shared with forks: a killed one may hold it for ever
-print(main(json.loads(sys.stdin.readline())), flush=True)
-for line in sys.stdin:
-    process = os.fork()
-    if not process:
-        os._exit(main(json.loads(line)))
-    print(process, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
-"""
+
+
+def run(*command):
+    """Runs a command in a process of its own."""
+    tqdm.set_lock(threading.RLock())  # its own is shared with forks: a killed one may hold it
+    sys.exit(main([str(word) for word in command]))
 
 
 @pytest.fixture
-def started():
-    """Starts a command in a process of its own; gives its number, and what waits for its status.
+def start():
+    """Starts a command in a process that is forked from one that has imported all."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
 
-    The first one is run to its end and gives its status.
-    """
-    # No threads, of which a fork has none.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    with subprocess.Popen(
-        [sys.executable, "-c", FORKING],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    ) as parent:
+    def start(*command):
+        process = context.Process(target=run, args=command)
+        process.start()
+        return process
 
-        def start(*command):
-            parent.stdin.write(json.dumps([str(word) for word in command]) + "\n")
-            parent.stdin.flush()
-            first = int(parent.stdout.readline())
-            return first, lambda: int(parent.stdout.readline())
-
-        yield start
+    return start
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows cannot fork")
 @pytest.mark.parametrize("name", ["vectors.npy", "vectors.parquet", "vectors"])
-def test_killed_ten_times(started, model, tmp_path, output, name):
+def test_killed_ten_times(start, model, tmp_path, output, name):
     """At random moments: each row once, in the bytes of a run without an interruption."""
     draw = random.Random(name)
     texts = [f"the river rose and {'you ' * draw.randrange(12)}" for _ in range(300)]
@@ -75,39 +58,45 @@ def test_killed_ten_times(started, model, tmp_path, output, name):
     output, whole = output.with_name(name), tmp_path / name
     options = ["--part-size", "2", "--quiet"]
     options += [] if name.endswith(".npy") else ["--id-column", "id"]
-    assert started("embed", model, file, "-o", whole, *options)[0] == 0
 
+    def run_to_the_end(place):
+        process = start("embed", model, file, "-o", place, *options)
+        process.join()
+        assert process.exitcode == 0
+
+    run_to_the_end(whole)
     folder = output if name == "vectors" else output.with_name(f"{name}.parts")
     ending = "npy" if name.endswith(".npy") else "parquet"
     for _ in range(KILLS):
-        process, status = started("embed", model, file, "-o", output, *options)
+        process = start("embed", model, file, "-o", output, *options)
         until = len([*folder.glob(f"part-*.{ending}")]) + draw.randrange(10)
         end, pause = time.monotonic() + SECONDS_TO_START, draw.random() / 20
         while len([*folder.glob(f"part-*.{ending}")]) < until and time.monotonic() < end:
             time.sleep(0.002)
         time.sleep(pause)
-        os.kill(process, signal.SIGKILL)
-        assert status() == -signal.SIGKILL
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
     done = {file: file.stat().st_mtime_ns for file in folder.glob(f"part-*.{ending}")}
     assert 0 < len(done) < len(texts) / 2
-    assert started("embed", model, file, "-o", output, *options)[1]() == 0
+    run_to_the_end(output)
 
+    def content(place):
+        """The files of an output, without the manifest, which has times."""
+        inside = [*place.glob("part-*"), place / "rejects.jsonl"]
+        files = inside if name == "vectors" else place.parent.glob(f"{name}*")
+        return {file.name: file.read_bytes() for file in files}
+
+    found = content(output)
+    assert found == content(whole)
+    (rejects,) = (rows for file, rows in found.items() if file.endswith("rejects.jsonl"))
+    assert rejects.count(b"\n") == rows.count("null") > 0
     if name == "vectors":
         assert {file: file.stat().st_mtime_ns for file in done} == done  # none was made again
-        compared = [file.name for file in whole.glob("*.parquet")]
-        assert len(compared) == len([*output.glob("part-*.parquet")]) == len(texts) / 2
+        assert len(found) == 1 + len(texts) / 2
         assert not [*output.rglob(".partial-*")]
-        for part in compared:
-            assert (output / part).read_bytes() == (whole / part).read_bytes()
     else:
-        assert output.read_bytes() == whole.read_bytes()
-    rejects, right = (
-        it / "rejects.jsonl" if name == "vectors" else it.with_name(f"{name}.rejects.jsonl")
-        for it in (output, whole)
-    )
-    assert len(rejects.read_text().splitlines()) == rows.count("null") > 0
-    assert rejects.read_bytes() == right.read_bytes()
-    assert {*output.parent.iterdir()} == {output} | ({rejects} if name != "vectors" else set())
+        assert len([*output.parent.iterdir()]) == 2
     if name == "vectors.npy":
         found, good = np.load(output), [it != "the river rose and you " for it in texts]
         assert np.abs(found[good] - expected(model, texts)[good]).max() < 1e-5
@@ -145,18 +134,22 @@ def interrupted(hf_bert, model, lines, output, monkeypatch):
 
 
 @pytest.mark.parametrize("more", [[], ["--resume"], ["--overwrite"]])
-def test_the_same_command_resumes(hf_bert, interrupted, model, output, more):
+@pytest.mark.parametrize("left", [None, "", ".partial-x", "_job.json"])
+def test_the_same_command_resumes(hf_bert, interrupted, model, output, left, more):
+    """Also if it was killed while the folder was made or removed, from any remains."""
+    folder = output.with_name("vectors.npy.parts")
+    settings = (folder / "_job.json").read_bytes()
+    if left is not None:
+        shutil.rmtree(folder)
+        folder.mkdir()
+    if left == "_job.json":
+        (folder / left).write_bytes(settings)
+    elif left:
+        (folder / left).mkdir()
     report = hf_bert(*interrupted, "--json", *more).report
-    assert (report["resumed_from"], report["rows"], report["parts"]) == (2, 3, 5)
+    assert report["resumed_from"] == (2 if left is None else 0)
+    assert (report["resumed_from"] + report["rows"], report["parts"]) == (5, 5)
     assert_complete(output, expected(model))
-
-
-def test_a_newer_file_of_others_is_not_the_output(hf_bert, one_error_line, interrupted, output):
-    output.write_bytes(b"mine")
-    parts = sorted(output.with_name("vectors.npy.parts").iterdir())
-    one_error_line(hf_bert(*interrupted), "exists", "--overwrite")
-    assert output.read_bytes() == b"mine"
-    assert sorted(output.with_name("vectors.npy.parts").iterdir()) == parts
 
 
 def test_the_token_budget_may_change_where_it_changes_no_bit(
@@ -171,21 +164,6 @@ def test_the_token_budget_may_change_where_it_changes_no_bit(
             assert result.report["resumed_from"] == 2
         else:
             one_error_line(result, "--batch-tokens was 50, now 7")
-
-
-@pytest.mark.parametrize("left", ["", ".partial-x", "_job.json"])
-def test_killed_while_the_folder_is_made_or_removed(hf_bert, interrupted, model, output, left):
-    """The command resumes from any remains."""
-    folder = output.with_name("vectors.npy.parts")
-    settings = (folder / "_job.json").read_bytes()
-    shutil.rmtree(folder)
-    folder.mkdir()
-    if left == "_job.json":
-        (folder / left).write_bytes(settings)
-    elif left:
-        (folder / left).mkdir()
-    assert hf_bert(*interrupted).status == 0
-    assert_complete(output, expected(model))
 
 
 def test_nothing_is_left_of_a_run_that_has_made_nothing(hf_bert, model, lines, output, monkeypatch):
@@ -252,19 +230,26 @@ def test_stopped_while_the_parts_are_joined(hf_bert, model, lines, output, monke
         assert read_table(output)["id"].to_pylist() == [*range(len(LINES))]
 
 
-def test_files_of_others_are_left_alone(hf_bert, one_error_line, model, lines, output, tmp_path):
-    """Files that no interrupted run wrote."""
-    command, beside = ("embed", model, lines, "-o", output), output.with_name("vectors.npy.parts")
+def test_files_of_others_are_left_alone(hf_bert, one_error_line, interrupted, output, tmp_path):
+    """A newer output, a link, and what no interrupted run wrote beside it."""
+    beside = output.with_name("vectors.npy.parts")
+    parts = sorted(beside.iterdir())
+    output.write_bytes(b"mine")
+    one_error_line(hf_bert(*interrupted), "exists", "--overwrite")
+    assert output.read_bytes() == b"mine" and sorted(beside.iterdir()) == parts
+    output.unlink()
+    output.symlink_to(tmp_path / "none")
+    one_error_line(hf_bert(*interrupted), "exists", "--overwrite")
+    assert output.is_symlink()
+    output.unlink()
+    shutil.rmtree(beside)
     beside.write_text("mine")
-    one_error_line(hf_bert(*command, "--overwrite"), "vectors.npy.parts is a file")
+    one_error_line(hf_bert(*interrupted, "--overwrite"), "vectors.npy.parts is a file")
     beside.unlink()
     beside.mkdir()
     (beside / "mine").write_text("mine")
-    one_error_line(hf_bert(*command, "--overwrite"), "no job has written")
+    one_error_line(hf_bert(*interrupted, "--overwrite"), "no job has written")
     assert (beside / "mine").read_text() == "mine"
-    output.symlink_to(tmp_path / "none")
-    one_error_line(hf_bert(*command), "exists", "--overwrite")
-    assert output.is_symlink()
 
 
 @pytest.mark.parametrize("ending", ["", ".rejects.jsonl"])
