@@ -53,8 +53,6 @@ def test_rows_of_a_table_are_documents(write, form):
     check_files([file], "review")
     for layout in set(LAYOUTS) - {"pairs"}:
         assert list(read_documents([file], layout, "review")) == [SENTENCES, ["Bad."]]
-    with pytest.raises(ValueError, match=r"2 columns .*'review', 'label'.*with `column`"):
-        list(read_documents([file]))
 
 
 def test_files_of_a_folder_are_documents(tmp_path):

@@ -38,33 +38,31 @@ def home(tokens):
     return {token // 10_000 for token in tokens}
 
 
-def test_true_pairs_follow_and_random_ones_are_of_another_document():
-    for first, second, is_random in pairs_of(corpus()):
+@pytest.mark.parametrize(
+    ("max_length", "sentences", "length"),
+    [
+        (5, (1, 19), (1, 90)),
+        (17, (1, 19), (1, 90)),
+        (64, (2, 19), (2, 23)),
+        (200, (2, 19), (1, 23)),
+        # Many documents are one sentence, which can only have a random partner.
+        (64, (1, 5), (2, 23)),
+    ],
+)
+def test_true_pairs_follow_and_random_ones_are_of_another_document(max_length, sentences, length):
+    """The longest fill the length; half are random where sentences are shorter than it."""
+    pairs = pairs_of(corpus(sentences, length, documents=1000), max_length)
+    for first, second, is_random in pairs:
         # Each side is neighbouring text of one document.
         assert is_run(first) and is_run(second)
-        if is_random:
-            assert home(first) != home(second)
-        else:
-            assert home(first) == home(second)
-            # B follows A; between them lies only what was cut from their ends.
-            assert second[0] > first[-1]
-
-
-@pytest.mark.parametrize("sentences", [(2, 19), (1, 5)])
-def test_half_of_the_pairs_are_random(sentences):
-    """Also where many chunks are one sentence, which can only have a random partner."""
-    pairs = pairs_of(corpus(sentences, documents=1000))
+        assert (home(first) != home(second)) == is_random
+        # B follows A; between them lies only what was cut from their ends.
+        assert is_random or second[0] > first[-1]
+    assert max(len(first) + len(second) for first, second, _ in pairs) == max_length - 3
     count, share = len(pairs), sum(pair.is_random for pair in pairs) / len(pairs)
     assert count > 1200
     # Five standard deviations of a fair coin.
-    assert abs(share - 0.5) < 5 * 0.5 / count**0.5
-
-
-@pytest.mark.parametrize("max_length", [5, 17, 64, 200])
-def test_lengths(max_length):
-    pairs = pairs_of(corpus(length=(1, 90)), max_length)
-    assert min(min(len(first), len(second)) for first, second, _ in pairs) >= 1
-    assert max(len(first) + len(second) for first, second, _ in pairs) == max_length - 3
+    assert max_length < 64 or abs(share - 0.5) < 5 * 0.5 / count**0.5
 
 
 def test_most_pairs_are_full_and_some_are_short():

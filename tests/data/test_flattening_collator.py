@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from hf_bert_impl.data import FlatteningCollator
+from hf_bert_impl.data.task_collator import collate
 from tests.model.cases import random_config, random_model
 
 LENGTHS = (5, 1, 9, 3)
@@ -22,20 +23,9 @@ def examples(label):
     ]
 
 
-def padded(features):
-    def pad(name, fill):
-        rows = [torch.tensor(it[name]) for it in features]
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=fill)
-
-    rows = [torch.ones(len(it["input_ids"]), dtype=torch.long) for it in features]
-    labels = [torch.tensor(it["labels"]) for it in features]
-    is_token = labels[0].ndim == 1 and not labels[0].is_floating_point()
-    return {
-        "input_ids": pad("input_ids", 0),
-        "token_type_ids": pad("token_type_ids", 0),
-        "attention_mask": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True),
-        "labels": pad("labels", -100) if is_token else torch.stack(labels),
-    }
+def padded(features, kind):
+    names = {"labels": "token_labels"} if kind in ("tags", "words") else {}
+    return collate([{names.get(it, it): row[it] for it in row} for row in features], 0)
 
 
 KINDS = {
@@ -54,7 +44,7 @@ def test_loss_and_gradients_are_those_of_the_padded_batch(kind):
     model = random_model(name, random_config(3, name, num_labels=count, type_vocab_size=2))
     features = examples(label)
     results = []
-    for batch in (FlatteningCollator()(features), padded(features)):
+    for batch in (FlatteningCollator()(features), padded(features, kind)):
         model.zero_grad()
         loss = model(**batch).loss
         loss.backward()

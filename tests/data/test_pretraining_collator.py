@@ -34,32 +34,25 @@ def examples():
     ]
 
 
-def test_codertimos_types_and_labels(tokenizer, collate, examples):
-    """Types begin at 1, padding has 0, and label 1 is a pair that follows; masks are the same."""
-    bert = collate(examples)
-    ours = PretrainingCollator(Masker(tokenizer), seed=3, variant="codertimo")(examples)
-    real = bert["attention_mask"]
-    assert torch.equal(ours["token_type_ids"], (bert["token_type_ids"] + 1) * real)
-    assert torch.equal(ours["next_sentence_label"], 1 - bert["next_sentence_label"])
-    for name in ("input_ids", "labels", "attention_mask"):
-        assert torch.equal(ours[name], bert[name])
-
-
-def test_padded(collate, examples):
+def test_padded(tokenizer, collate, examples):
     batch = collate(examples)
     assert all(len(tensor) == 3 and tensor.shape[1:] in ((), (13,)) for tensor in batch.values())
     assert all(tensor.dtype == torch.int64 for tensor in batch.values())
     assert batch["next_sentence_label"].tolist() == [0, 1, 0]
-    assert batch["attention_mask"].sum(dim=1).tolist() == list(LENGTHS)
-    padding = batch["attention_mask"] == 0
+    real, labels = batch["attention_mask"], batch["labels"]
+    assert real.sum(dim=1).tolist() == list(LENGTHS)
     for name, fill in (("input_ids", 0), ("labels", -100), ("token_type_ids", 0)):
-        assert (batch[name][padding] == fill).all()
-    for row, example in enumerate(examples):
-        ids = torch.tensor(example["input_ids"])
-        labels = batch["labels"][row, : len(ids)]
-        kept = torch.where(labels == -100, batch["input_ids"][row, : len(ids)], labels)
-        assert torch.equal(kept, ids)
-        assert (labels != -100).any()
+        assert (batch[name][real == 0] == fill).all()
+    assert (labels != -100).any(dim=1).all()
+    kept = torch.where(labels == -100, batch["input_ids"], labels)
+    for row, example in zip(kept.tolist(), examples, strict=True):
+        assert row[: len(example["input_ids"])] == example["input_ids"]
+    # In codertimo's BERT types begin at 1, padding has 0, and label 1 is a pair that follows.
+    ours = PretrainingCollator(Masker(tokenizer), seed=3, variant="codertimo")(examples)
+    assert torch.equal(ours["token_type_ids"], (batch["token_type_ids"] + 1) * real)
+    assert torch.equal(ours["next_sentence_label"], 1 - batch["next_sentence_label"])
+    for name in ("input_ids", "labels", "attention_mask"):
+        assert torch.equal(ours[name], batch[name])
 
 
 def test_masks_are_of_the_example_the_epoch_and_the_seed(tokenizer, collate, examples):

@@ -15,14 +15,6 @@ def values(rows):
     return [row.values for row in rows]
 
 
-def test_numbers_without_a_header(write):
-    """TSV has no quoting, and only a line feed ends a line."""
-    file = write("a.tsv", 'a "quoted\tno\t1\r\nb\u2028c\tno\t0\n\n"d" e\tno\t1')
-    rows = read_rows(file, ["2", "0"])
-    assert values(rows) == [("1", 'a "quoted'), ("0", "b\u2028c"), ("1", '"d" e')]
-    assert rows[2].place == f"line 4 of {file}"
-
-
 def test_values_of_any_type(write, tmp_path):
     records = [{"label": 1, "tags": ["O"]}, {"label": 0, "tags": ["B", "O"]}]
     file = write("a.json", json.dumps(records))
@@ -58,10 +50,6 @@ def test_folder_of_classes(tmp_path):
     (tmp_path / "notes.txt").write_text("no class")
     with pytest.warns(InputNote, match=r"not read \(in no subfolder .*: notes\.txt$"):
         assert len(read_rows(tmp_path, ["text", "label"])) == 2
-    with pytest.raises(ValueError, match=r"has no column 'words'\. Use one of 'text', 'label'"):
-        read_rows(tmp_path, ["words"])
-    with pytest.raises(ValueError, match="without subfolders with texts in them"):
-        read_rows(tmp_path / "pos", ["text", "label"])
 
 
 def test_data_set_gives_the_names_of_classes(tmp_path, capfd):
