@@ -2,19 +2,18 @@
 
 import json
 import random
-import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from transformers import TrainerCallback
 
 from hf_bert_impl.tasks.base import Columns
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 
 RUN = Path(__file__).with_name("run.py")
-LOCAL = ("--local-addr", "127.0.0.1")
 WORDS = [f"w{number}" for number in range(40)]
 SIZES = {
     "num_hidden_layers": 2,
@@ -63,6 +62,14 @@ def read_log(output: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
 
 
+def run_apart(fields: dict[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs options of run.py in a process of its own."""
+    file = Path(fields["output"]).with_name("run.json")
+    file.write_text(json.dumps([fields], default=str))
+    command = [sys.executable, str(RUN), str(file), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+
+
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
@@ -72,49 +79,9 @@ def same_weights(one: Path, other: Path) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-def on_this_machine() -> tuple[str, ...]:
-    """Options of torchrun, whose processes meet here and nowhere else."""
-    return "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", *LOCAL
-
-
-class Recipe(TrainerCallback):
-    """Keeps the rates, and what the optimizer does to each parameter."""
-
-    def __init__(self) -> None:
-        self.rates: list[float] = []
-        self.groups: dict[str, tuple[float, float]] = {}
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> None:
-        self.rates += [logs["learning_rate"]] if "learning_rate" in logs else []
-
-    def on_step_end(
-        self,
-        args: Any,
-        state: Any,
-        control: Any,
-        model: Any = None,
-        optimizer: Any = None,
-        **rest: Any,
-    ) -> None:
-        names = {id(parameter): name for name, parameter in model.named_parameters()}
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                self.groups[names[id(parameter)]] = group["weight_decay"], group["eps"]
-
-
 # --- fine-tuning ---------------------------------------------------------------------------------
 
 COLUMNS = Columns("0", None, "1")
-
-
-def assert_nothing_left(tmp_path: Path) -> None:
-    assert not [entry.name for entry in tmp_path.iterdir() if entry.name.startswith("out")]
 
 
 def write_history(folder: Path, task: Any, splits: Any, outputs: Any, history: list) -> None:

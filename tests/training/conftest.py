@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from transformers import TrainerCallback
 
 from hf_bert_impl.tasks.registry import make_task
 from hf_bert_impl.training import finetuning, pretraining
@@ -74,6 +75,27 @@ def run(tiny_bert, tmp_path, sentiment, monkeypatch):
         )
 
     return run
+
+
+class Recipe(TrainerCallback):
+    """Keeps the rates, and what the optimizer does to each parameter."""
+
+    def __init__(self):
+        self.rates, self.groups = [], {}
+
+    def on_log(self, args, state, control, logs, **rest):
+        self.rates += [logs["learning_rate"]] if "learning_rate" in logs else []
+
+    def on_step_end(self, args, state, control, model, optimizer, **rest):
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self.groups[names[id(parameter)]] = group["weight_decay"], group["eps"]
+
+
+@pytest.fixture
+def recipe():
+    return Recipe()
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,10 @@
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from pathlib import Path
-
-from tests.training.cases import LOCAL, free_port
 
 PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
 SECTIONS = PAGE.partition("## Several processes")[2].partition("## Fine-tuning")[0]
@@ -36,6 +35,12 @@ def command_with(*words: str) -> str:
     return found
 
 
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 def here(command: str, machine: int, port: int, program: list) -> list[str]:
     """The page's command to launch a program on this machine, in the role of several."""
     launcher = command.split(HF_BERT)[0]
@@ -44,19 +49,20 @@ def here(command: str, machine: int, port: int, program: list) -> list[str]:
     launcher = re.sub(r"29[45]00", str(port), launcher).replace("_rank 0", f"_rank {machine}")
     launcher = launcher.replace("-node 8", "-node 1").replace("processes 16", "processes 2")
     if "--rdzv-endpoint" in launcher:
-        launcher += f" {' '.join(LOCAL)}"
-    elif "_port" not in launcher and name == "accelerate launch":
-        launcher += f" --main_process_port {port}"
+        launcher += " --local-addr 127.0.0.1"
+    elif "_port" not in launcher:
+        launcher += f" --{'main_process' if name == 'accelerate launch' else 'master'}_port {port}"
     return [sys.executable, *shlex.split(launcher), *map(str, program)]
 
 
-def launch(command: str, program: list, folder: Path | None = None) -> list[str]:
+def launch(command: str, program: list, folder: Path | None = None, status: int = 0) -> list[str]:
     """Runs a program with the launcher of a command, by an agent for each machine.
 
     Args:
         command: One of the page.
         program: Replaces `hf-bert` and its arguments.
         folder: The working directory.
+        status: Of each agent.
 
     Returns:
         The output of each agent and its processes.
@@ -79,5 +85,5 @@ def launch(command: str, program: list, folder: Path | None = None) -> list[str]
     finally:
         for agent in agents:
             agent.kill()
-    assert [agent.returncode for agent in agents] == [0] * machines, "\n".join(said)[-6000:]
+    assert [agent.returncode for agent in agents] == [status] * machines, "\n".join(said)[-6000:]
     return said

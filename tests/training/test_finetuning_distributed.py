@@ -1,7 +1,6 @@
 """Fine-tuning on two processes (gloo): what one process gives."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,34 +13,30 @@ from hf_bert_impl.training import finetuning
 from hf_bert_impl.training.finetuning import Sources, finetune
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from tests.support.checkpoints import assert_same_answers, save_checkpoint
-from tests.training.cases import RUN, on_this_machine, squad_paragraphs, write_history
+from tests.training.cases import RUN, squad_paragraphs, write_history
 from tests.training.conftest import WORDS
+from tests.training.launch_commands import command_with, launch
 
 pytestmark = pytest.mark.distributed
 
 if not torch.distributed.is_available():
     pytest.skip("this torch has no distributed package", allow_module_level=True)
 
-HF_BERT = Path(sys.executable).with_name("hf-bert")
+TORCHRUN = command_with("torchrun --nproc-per-node 2")
 
 
-@pytest.fixture
-def still_bert(tmp_path):
-    """Without dropout, whose random numbers are of each process."""
-    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    return save_checkpoint(
-        tmp_path / "bert", "BertForPreTraining", words=WORDS, max_position_embeddings=43, **dropout
-    )
-
-
-def test_two_processes(still_bert, tmp_path, sentences, sentiment, write, monkeypatch):
+def test_two_processes(tmp_path, sentences, sentiment, write, monkeypatch):
     """Same losses, scores and files; the last examples are no whole batch for each process."""
     data = {"version": "v2.0", "data": [{"paragraphs": squad_paragraphs(sentences(29, 12))}]}
     questions = str(write("squad.json", json.dumps(data)))
     lines = [f"{' '.join(words)}\t{len(words)}\n" for words in sentences(31, 7)]
     numbers = str(write("numbers.tsv", "".join(lines)))
     train, dev = sentiment("train", 41, 1), sentiment("dev", 13, 2)
-    settings = {"model": str(still_bert), "batch_size": 12, "learning_rate": 1e-3, "epochs": 2}
+    # Without dropout, whose random numbers are of each process.
+    sizes = {"max_position_embeddings": 43, "hidden_dropout_prob": 0.0}
+    sizes |= {"attention_probs_dropout_prob": 0.0}
+    model = save_checkpoint(tmp_path / "bert", "BertForPreTraining", words=WORDS, **sizes)
+    settings = {"model": str(model), "batch_size": 12, "learning_rate": 1e-3, "epochs": 2}
     runs = [
         {"task": task, "columns": columns, "sources": sources, "output": str(tmp_path / task)}
         | settings
@@ -56,8 +51,7 @@ def test_two_processes(still_bert, tmp_path, sentences, sentiment, write, monkey
     # Micro-batches; and a process is lost, after which the launcher restarts both.
     again = {"output": str(tmp_path / "again"), "gradient_accumulation": 2, "die_at": 5}
     (tmp_path / "runs.json").write_text(json.dumps([runs[0] | again, *runs]))
-    done = torchrun(RUN, tmp_path / "runs.json")
-    assert done.returncode == 0, done.stderr[-3000:]
+    launch(TORCHRUN, [RUN, tmp_path / "runs.json"])
     assert (tmp_path / "again.killed").exists()
 
     monkeypatch.setattr(finetuning, "write_pictures", write_history)
@@ -74,13 +68,6 @@ def test_two_processes(still_bert, tmp_path, sentences, sentiment, write, monkey
     assert not [*tmp_path.glob("*.unfinished")]
 
 
-def torchrun(*program):
-    """Two processes with one restart."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    command += [*on_this_machine(), "--max-restarts", "1", *map(str, program)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=280)
-
-
 def same(one, two):
     assert {file.name for file in one.iterdir()} == {file.name for file in two.iterdir()}
     reports = [json.loads((folder / "metrics.json").read_text()) for folder in (one, two)]
@@ -94,14 +81,13 @@ def same(one, two):
     assert_same_answers(*reports, tolerance=1e-4)  # up to the order of sums
 
 
-def test_an_error_is_printed_once(still_bert, tmp_path, sentiment):
-    done = torchrun(
-        *(HF_BERT, "finetune", still_bert, sentiment("train", 41, 1), "--task", "classification"),
-        *("--text-column", "0", "--label-column", "1"),
-        *("--output", tmp_path / "out", "--batch-size", "7"),
-    )
-    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1, done.stderr[-3000:]
+def test_an_error_is_printed_once(tiny_bert, tmp_path, sentiment):
+    program = [Path(sys.executable).with_name("hf-bert"), "finetune", tiny_bert]
+    program += [sentiment("train", 41, 1), "--task", "classification", "--text-column", "0"]
+    program += ["--label-column", "1", "--output", tmp_path / "out", "--batch-size", "7"]
+    (said,) = launch(TORCHRUN, program, status=1)
+    errors = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, said[-3000:]
     assert "--batch-size=7 cannot be divided into 2 parts (2 processes" in errors[0]
-    assert "exitcode  : 2" in done.stderr
+    assert "exitcode  : 2" in said
     assert not [*tmp_path.glob("out*")]

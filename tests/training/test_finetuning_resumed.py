@@ -1,15 +1,17 @@
-"""Fine-tuning that is interrupted or killed, and resumes to the same bits."""
+"""Fine-tuning that is interrupted or killed, and resumes to the same bits; or is spoilt."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+import torch
 
+import hf_bert_impl
+from hf_bert_impl.finite import not_finite
 from hf_bert_impl.tasks.registry import make_task
 from hf_bert_impl.training import finetuning, finetuning_output
 from hf_bert_impl.training.finetuning_trainer import FinetuningTrainer
-from tests.training.cases import COLUMNS, RUN, same_weights, squad_paragraphs
+from hf_bert_impl.training.resumable_trainer import TrainingDiverged
+from tests.training.cases import COLUMNS, run_apart, same_weights, squad_paragraphs
 
 
 @pytest.fixture
@@ -88,16 +90,11 @@ def test_killed_and_resumed(tiny_bert, tmp_path, sentences, write, kind):
     settings = {"task": kind, "columns": (), "sources": (file, file), "model": str(tiny_bert)}
     settings |= {"epochs": 4, "batch_size": 8, "learning_rate": 4e-3}
 
-    def apart(name, *arguments, **changes):
-        content = [settings | {"output": str(tmp_path / name)} | changes]
-        (tmp_path / "runs.json").write_text(json.dumps(content))
-        command = [sys.executable, str(RUN), str(tmp_path / "runs.json"), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=240)
-
-    assert apart("whole").returncode == 0
+    whole, killed = (settings | {"output": tmp_path / name} for name in ("whole", "killed"))
+    assert run_apart(whole).returncode == 0
     # Four files of each checkpoint are torch's: this is the third one's optimizer state.
-    assert apart("killed", "10").returncode == -9
-    done = apart("killed", resume=True)
+    assert run_apart(killed, "10").returncode == -9
+    done = run_apart(killed | {"resume": True})
     assert done.returncode == 0, done.stderr[-3000:]
     same(tmp_path / "whole", tmp_path / "killed")
 
@@ -119,3 +116,48 @@ def test_a_run_with_other_settings_is_not_resumed(run, sentiment, interrupt):
         with pytest.raises(ValueError, match=words):
             run(**options | changes)
     assert run(**options)["training"]["best_epoch"] in (1, 2)
+
+
+# --- weights and losses that are not finite ----------------------------------------------------
+
+
+def test_a_loss_that_is_not_finite(run, tmp_path, monkeypatch):
+    """The old output stays, and so does the best model of the run, if there is one."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("mine")
+    compute = FinetuningTrainer.compute_loss
+    for step, words in (
+        (2, r" .* \(5e-05\)\. No model was written$"),
+        (3, r" .* The best model so far is in .*checkpoint-2$"),
+    ):
+
+        def spoilt(self, *args, step=step, **rest):
+            loss = compute(self, *args, **rest)
+            return loss * torch.inf if self.state.global_step == step - 1 else loss
+
+        monkeypatch.setattr(FinetuningTrainer, "compute_loss", spoilt)
+        with pytest.raises(
+            TrainingDiverged, match=f"the loss of step {step} is inf\\.{words}"
+        ) as e:
+            run(batch_size=20, epochs=3, overwrite=True)
+        assert (tmp_path / "out" / "mine").read_text() == "mine"
+        assert tmp_path.joinpath("out.unfinished").exists() == (step == 3)
+    kept = str(e.value).rpartition(" in ")[2]
+    assert not not_finite(hf_bert_impl.BertForSequenceClassification.from_pretrained(kept))
+
+
+def test_weights_that_are_not_finite_are_not_saved(run, tmp_path, monkeypatch):
+    """Nor scored, also where no validation data ask for it."""
+    train = FinetuningTrainer.training_step
+
+    def spoilt(self, *args, **rest):
+        loss = train(self, *args, **rest)
+        self.model.classifier.weight.data[0, 0] = torch.nan  # the gradient is there already
+        return loss
+
+    monkeypatch.setattr(FinetuningTrainer, "training_step", spoilt)
+    for changes in ({}, {"validation": None}):
+        words = "after step 1 classifier.weight is not finite"
+        with pytest.raises(TrainingDiverged, match=words):
+            run(batch_size=40, **changes)
+        assert not [*tmp_path.glob("out*")]

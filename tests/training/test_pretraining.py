@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainerCallback
+from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import hf_bert_impl
 from hf_bert_impl.training import pretraining
@@ -17,7 +17,7 @@ from hf_bert_impl.training.pretraining_model import build_config, build_model
 from hf_bert_impl.training.pretraining_trainer import PretrainingTrainer
 from hf_bert_impl.training.reporting import JsonLog
 from hf_bert_impl.training.resumable_trainer import TrainingDiverged
-from tests.training.cases import SIZES, Recipe, read_log, same_weights, weights, write_text
+from tests.training.cases import SIZES, read_log, same_weights, weights, write_text
 
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 STILL = SIZES | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -66,17 +66,9 @@ def test_what_is_written(plain):
     assert torch.allclose(ours(**inputs).prediction_logits, stock(**inputs).logits, atol=1e-5)
 
 
-class Watch(TrainerCallback):
-    """Keeps the model of a run."""
-
-    def on_train_begin(self, args, state, control, model, **rest):
-        self.model = model
-
-
 @pytest.mark.parametrize(("warmup", "steps"), [(0.25, 2), (2, 2), (1, 1), (0, 0)])
-def test_the_rate_rises_then_falls_to_0_along_a_line(options, warmup, steps):
-    run, recipe = options(warmup=warmup, logging_steps=1, weight_decay=0.3), Recipe()
-    pretrain(run, [recipe])
+def test_the_rate_rises_then_falls_to_0_along_a_line(options, recipe, warmup, steps):
+    pretrain(options(warmup=warmup, logging_steps=1, weight_decay=0.3), [recipe])
     rates = [1000 * rate for rate in recipe.rates]
     rising, falling = [n / 2 for n in range(steps)], range(8 - steps, 0, -1)
     expected = [*rising, *(n / (8 - steps) for n in falling)]
@@ -111,19 +103,19 @@ def assert_near_weights(one, other):
     assert max((one[key] - other[key]).abs().max() for key in one) < 1e-5
 
 
-def test_evaluation_is_that_of_every_position(options):
+def test_evaluation_is_that_of_every_position(plain):
     """Scoring labelled tokens alone, without dropout, gives what a plain evaluation gives."""
-    watch = Watch()
-    run = options()
-    scores = pretrain(run, [watch]).validation
+    run, result = plain
     tokenizer = pretraining.load_tokenizer(run)
     _, data, _ = pretraining.prepare(run, tokenizer)
     masker = pretraining.Masker(tokenizer, run.masking_options())
     collate = pretraining.PretrainingCollator(masker, seed=run.seed, pad_id=0)
     batch = collate([data[index] for index in range(len(data))])
     with torch.no_grad():
-        loss = watch.model.eval()(**batch).loss
-    assert scores["eval_mlm_loss"] + scores["eval_nsp_loss"] == pytest.approx(float(loss), abs=1e-5)
+        model = hf_bert_impl.BertForPreTraining.from_pretrained(run.output).eval()
+        loss = float(model(**batch).loss)
+    scores = result.validation
+    assert scores["eval_mlm_loss"] + scores["eval_nsp_loss"] == pytest.approx(loss, abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,32 @@
-"""Several processes on the CPU (gloo), on one machine or two: the losses of one process."""
+"""Several processes on the CPU (gloo), on one machine or two: the losses of one process.
+
+And the commands of docs/training.md for them, run unchanged.
+"""
 
 import dataclasses
 import json
+import shlex
 import shutil
+import sys
+from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoModel
 
 from hf_bert_impl import BertModel
 from hf_bert_impl.training.checkpointing import last_checkpoint
 from hf_bert_impl.training.pretraining import pretrain
-from tests.training.cases import RUN, SIZES, small_run
-from tests.training.launch_commands import REPLICATED, SHARDED, command_with, launch
+from tests.support.checkpoints import SPECIAL_TOKENS, assert_same_answers, save_checkpoint
+from tests.training.cases import RUN, SIZES, WORDS, read_log, small_run, weights
+from tests.training.launch_commands import (
+    COMMANDS,
+    HF_BERT,
+    REPLICATED,
+    SHARDED,
+    command_with,
+    launch,
+)
 
 pytestmark = pytest.mark.distributed
 
@@ -22,9 +35,9 @@ if not torch.distributed.is_available():
 
 
 @pytest.fixture(scope="module")
-def options(place):
-    """Without dropout, whose random numbers are of each process."""
-    return small_run(
+def one(place):
+    """The run of one process, without dropout, whose random numbers are of each process."""
+    options = small_run(
         place,
         place / "one",
         sizes=SIZES | {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0},
@@ -35,11 +48,6 @@ def options(place):
         # 29 examples: the last batch is filled up with some that must not count.
         validation_share=0.3,
     )
-
-
-@pytest.fixture(scope="module")
-def one(options):
-    """The run of one process."""
     pretrain(options)
     return options
 
@@ -58,18 +66,14 @@ def run_all(command, *runs, **first):
 
 def same(one, other):
     """The same losses, scores and weights, up to the order of sums."""
+    names = {"loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"}
+    names |= {f"eval_{name}" for name in names} | {"step"}
     logs = [
-        [json.loads(line) for line in (run.output / "training_log.jsonl").open()]
+        [{name: entry[name] for name in names & entry.keys()} for entry in read_log(run.output)]
         for run in (one, other)
     ]
-    names = {"loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"}
-    names |= {f"eval_{name}" for name in names}
-    for a, b in zip(*logs, strict=True):
-        assert a["step"] == b["step"]
-        for name in names & set(a):
-            assert b[name] == pytest.approx(a[name], abs=2e-5), (a["step"], name)
-    a, b = (load_file(run.output / "model.safetensors") for run in (one, other))
-    assert a.keys() == b.keys()
+    assert_same_answers(*logs)
+    a, b = weights(one.output), weights(other.output)
     # AdamW's first steps are as long for tiny gradients as for large ones.
     assert max((a[key] - b[key]).abs().max() for key in a) < 1e-4
 
@@ -100,13 +104,22 @@ def test_two_processes(one):
 
 
 def test_sharded(one):
-    """FSDP: both processes hold parts of parameters, gradients and optimizer states."""
+    """FSDP: each process holds parts of parameters, gradients and optimizer states.
+
+    The run begins on one machine and is resumed on two. Its result is a plain BERT.
+    """
     sharded = dataclasses.replace(one, output=one.output.with_name("sharded"))
     resumed = dataclasses.replace(sharded, resume=True)
-    command = command_with("num_processes 2").replace(REPLICATED, SHARDED)
-    run_all(command, sharded, resumed, stop_at=4)
+    command, on_two = command_with("num_processes 2"), command_with("--num_machines 2")
+    run_all(command.replace(REPLICATED, SHARDED), sharded, stop_at=4)
+    run_all(on_two.replace(REPLICATED, SHARDED), resumed)
     assert (sharded.output / "checkpoint-6" / "pytorch_model_fsdp.bin").is_file()
     same(one, sharded)
+    stock = AutoModel.from_pretrained(sharded.output).eval()
+    assert type(stock).__module__ == "transformers.models.bert.modeling_bert"
+    ids = torch.tensor([[2, 7, 11, 13, 3]])
+    ours = BertModel.from_pretrained(sharded.output).eval()
+    assert torch.allclose(stock(ids).last_hidden_state, ours(ids).last_hidden_state, atol=2e-5)
 
 
 def test_a_killed_process_on_two_machines(one):
@@ -119,14 +132,28 @@ def test_a_killed_process_on_two_machines(one):
     same(one, run)
 
 
-def test_sharded_on_two_machines(one):
-    run = dataclasses.replace(one, output=one.output.with_name("sharded-on-two"))
-    run_all(command_with("--num_machines 2").replace(REPLICATED, SHARDED), run)
-    assert (run.output / "checkpoint-6" / "pytorch_model_fsdp.bin").is_file()
-    same(one, run)
-    # The result is a plain BERT.
-    stock = AutoModel.from_pretrained(run.output).eval()
-    assert type(stock).__module__ == "transformers.models.bert.modeling_bert"
-    ids = torch.tensor([[2, 7, 11, 13, 3]])
-    ours = BertModel.from_pretrained(run.output).eval()
-    assert torch.allclose(stock(ids).last_hidden_state, ours(ids).last_hidden_state, atol=2e-5)
+SMALL = {
+    "pretrain": "--layers 1 --hidden-size 24 --heads 4 --intermediate-size 32 --max-length 32 "
+    "--batch-size 4 --max-steps 3 --config run.yaml",
+    "finetune": "--batch-size 4 --epochs 1 --max-length 16",
+}
+
+
+# torchrun on two machines is run above.
+@pytest.mark.parametrize("command", [it for it in COMMANDS if "--nnodes 2" not in it])
+def test_a_command_of_the_page(command, place, tmp_path):
+    shutil.copy(place / "text.txt", tmp_path / "corpus.txt")
+    shutil.copytree(place / "tokenizer", tmp_path / "vocabulary")
+    (tmp_path / "run.yaml").write_text("cache_dir: cache\n")
+    for name in ("train", "dev"):
+        lines = [f"w{n} w{n % 7}\t{'AB'[n % 2]}\n" for n in range(11)]
+        (tmp_path / f"{name}.tsv").write_text("".join(lines))
+    task = shlex.split(command.split(HF_BERT)[1])
+    if task[0] == "finetune":
+        save_checkpoint(tmp_path / "my-bert", words=(*SPECIAL_TOKENS, *WORDS))
+    program = [Path(sys.executable).with_name("hf-bert"), *task, *shlex.split(SMALL[task[0]])]
+    said = launch(command, program, tmp_path)
+    output = task[task.index("--output") + 1]
+    AutoModel.from_pretrained(tmp_path / output)
+    # One process speaks: its table is printed once.
+    assert sum(part.count(f"{output}: ") for part in said) == 1, said

@@ -1,10 +1,7 @@
 """Pre-training that is killed, interrupted, or out of disk, and resumes."""
 
 import dataclasses
-import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -14,16 +11,8 @@ import hf_bert_impl
 from hf_bert_impl.training import checkpointing, resumable_trainer
 from hf_bert_impl.training.checkpointing import last_checkpoint
 from hf_bert_impl.training.pretraining import pretrain
-from tests.training.cases import RUN, SIZES, read_log, same_weights
+from tests.training.cases import SIZES, read_log, run_apart, same_weights
 from tests.training.run import StopAt
-
-
-def run_apart(run, *arguments):
-    """Run in a process of its own."""
-    file = run.output.with_name("options.json")
-    file.write_text(json.dumps([dataclasses.asdict(run)], default=str))
-    command = [sys.executable, str(RUN), str(file), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
 
 @pytest.mark.slow
@@ -34,7 +23,7 @@ def test_killed_and_resumed(options):
     steps = pretrain(whole).steps
     assert steps > 12
     # Four files of each checkpoint are torch's: this is the second one's optimizer state.
-    assert run_apart(killed, "6").returncode == -9
+    assert run_apart(dataclasses.asdict(killed), "6").returncode == -9
     places = {file.name for file in killed.output.glob("checkpoint-*")}
     assert places == {"checkpoint-4", "checkpoint-8"}
     assert last_checkpoint(killed.output).endswith("checkpoint-4")
