@@ -104,12 +104,9 @@ OVERFLOW = {"return_overflowing_tokens": True}
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"padding": True},
         {"padding": "max_length", "max_length": 23},
         {"truncation": "only_second", "max_length": 21},
         {"truncation": "only_first", "max_length": 21, "stride": 3, **OVERFLOW},
-        {"is_split_into_words": False, "return_length": True},
     ],
     ids=str,
 )

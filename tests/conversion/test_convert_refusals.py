@@ -114,7 +114,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "damage", "options", "said"), REFUSED)
-def test_refuse(tmp_path, source, name, damage, options, said):
+def test_refused(tmp_path, source, name, damage, options, said):
     folder = source(name)
     damage(folder)
     assert said in refuse(tmp_path, folder, **options)
@@ -153,8 +153,12 @@ def test_places_that_are_none(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     loop = tmp_path / "loop"
     loop.symlink_to("loop")
-    for options in ({"config": loop}, {"reference": loop}):
-        assert "loop" in refuse(tmp_path, FIXTURES / "flax", **options)
+    for name, place, said in (
+        ("config", loop, "loop"),
+        ("config", "a" * 5000, "too long"),
+        ("reference", loop, "loop"),
+    ):
+        assert said in refuse(tmp_path, FIXTURES / "flax", **{name: place})
     with pytest.raises(InputError, match="loop"):
         convert(FIXTURES / "flax", loop)
     for path, said in (
