@@ -415,6 +415,8 @@ def checked_files(path: str | None, kind: str, options: Mapping[str, Any]) -> It
     except (InputError, ImportError):
         raise
     except Exception as error:
+        if str(error).startswith(f"{kind}.__init__() got"):  # an unknown argument
+            raise
         if "trust_remote_code" in str(error):
             raise UnusableTokenizer(
                 f"{path} has code of its own, which is not run. If you trust it, pass "

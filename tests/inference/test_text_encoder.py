@@ -347,8 +347,9 @@ def test_a_wrong_dimension_is_not_queued(encoder):
         ({"max_length": POSITIONS + 1}, "max_length is 32.*3 to 31"),
         ({"device": "nowhere"}, "This machine has no device 'nowhere'"),
         ({"path": None}, "there is no model"),
+        ({"maxlength": 3}, r"^SentenceTransformer.*argument 'maxlength'"),
     ],
 )
 def test_wrong_arguments_of_loading(tiny, options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         TextEncoder.from_pretrained(**{"path": tiny} | options)
