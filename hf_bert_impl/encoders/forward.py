@@ -184,7 +184,8 @@ class Forward:
             return "chunks of the feed-forward layer"
         if self.is_bare:
             return None
-        return why_watched(self.bare) or vars(self.bare)["forward"].inside.why_stock()
+        inside = getattr(vars(self.bare)["forward"], "inside", None)
+        return why_watched(self.bare) or (inside.why_stock() if inside else "another forward")
 
     def by_rows(
         self,
@@ -337,7 +338,9 @@ class Forward:
             column = nn.functional.pad(column, (0, layout.spare))
         if column is None:
             return None
-        padding = vars(self.bare)["forward"].inside.counts_from
+        # The bare model's own `forward` may be wrapped by the caller.
+        bare: Forward = self if self.is_bare else vars(self.bare)["forward"]
+        padding = bare.inside.counts_from
         if padding is None:
             return column[None]
         if ids is None:

@@ -1,6 +1,7 @@
 """`optimize` and `restore` on every family: copies, files, changes, calls of stock's `forward`."""
 
 import copy
+import functools
 import pickle
 import random
 
@@ -226,6 +227,23 @@ def test_computed_by_stock(prefix, what, monkeypatch):
     assert len(calls) == 1
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, atol=2e-5, rtol=0)
+
+
+#: As a caller watches a model.
+WRAPPERS = {
+    "a function": lambda forward: lambda *args, **options: forward(*args, **options),
+    "a partial": functools.partial,
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("name", ["RobertaModel", "RobertaForMaskedLM"])
+def test_a_wrapped_forward(name, wrapper):
+    stock = random_stock(name, 6)
+    model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
+    model.base_model.forward = WRAPPERS[wrapper](model.base_model.forward)
+    batch = random_batch(stock, "right")
+    assert_close(call(model, batch), call(stock, batch), attended(batch))
 
 
 def test_another_head_after_a_call():
