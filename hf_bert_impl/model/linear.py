@@ -388,17 +388,14 @@ class Source:
         # Views: they hold the memory, so that no other tensor can get it.
         self.samples = list(map(_sample, self.parameters)) if is_packed else []
         self.facts = _OF_COPIES if is_packed else _OF_LIVE
-        self.before = _read(self)
+        self.before = _facts(self)
+        self.numbers = list(map(_bytes, self.samples))
 
     def skip_biases(self) -> None:
         """Compares no numbers of biases, for a product that reads them where they are."""
         weights = [each.ndim > 1 for each in self.parameters]
         self.samples = list(compress(self.samples, weights))
-        self.before[-1] = list(compress(self.before[-1], weights))
-
-    def is_unchanged(self) -> bool:
-        """Whether the layers have the parameters that they had, unchanged."""
-        return _has_same(self) and _read(self) == self.before
+        self.numbers = list(compress(self.numbers, weights))
 
 
 def _has_same(source: "Source | Weights") -> bool:
@@ -411,10 +408,22 @@ def _has_same(source: "Source | Weights") -> bool:
 _bytes = methodcaller("tobytes")
 
 
-def _read(source: "Source | Weights") -> list[list[Any]]:
+def _facts(source: "Source | Weights") -> list[list[Any]]:
     """The facts of the parameters that the layers had."""
-    facts = [list(map(fact, source.parameters)) for fact in source.facts]
-    return [*facts, list(map(_bytes, source.samples))]
+    return [list(map(fact, source.parameters)) for fact in source.facts]
+
+
+def _is_unchanged(source: "Source | Weights") -> bool:
+    """Whether the layers have the parameters that they had, unchanged.
+
+    Numbers come last: a parameter that moved, as `share_memory_` does, shows in the facts, and its
+    sample is a view of memory that is free.
+    """
+    return (
+        _has_same(source)
+        and _facts(source) == source.before
+        and list(map(_bytes, source.samples)) == source.numbers
+    )
 
 
 class Weights:
@@ -432,9 +441,9 @@ class Weights:
         self.products = {holder: product for holder, product, _ in self.places}
         sources = [source for _, _, source in self.places]
         self.facts = sources[0].facts if sources else ()
-        self.slots, self.values, self.parameters, self.samples = (
+        self.slots, self.values, self.parameters, self.samples, self.numbers = (
             [part for source in sources for part in getattr(source, name)]
-            for name in ("slots", "values", "parameters", "samples")
+            for name in ("slots", "values", "parameters", "samples", "numbers")
         )
         befores = [source.before for source in sources]
         self.before = [list(chain(*facts)) for facts in zip(*befores, strict=True)]
@@ -455,11 +464,11 @@ class Weights:
         A changed packed weight is discarded, with a warning. Other parameters may be there for one
         call, as `torch.func.functional_call` has it.
         """
-        if not self.places or (_has_same(self) and _read(self) == self.before):
+        if not self.places or _is_unchanged(self):
             return self.products
         found = {}
         for holder, product, source in self.places:
-            if source.is_unchanged():
+            if _is_unchanged(source):
                 found[holder] = product
             elif source.samples and _has_same(source):
                 set_packed(holder, None)

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune
 from torch.utils._pytree import tree_leaves
 
+import hf_bert_impl
 from hf_bert_impl.model import layers
 from hf_bert_impl.model.preparing import prepared_kernels
 from hf_bert_impl.parity import reference_model
@@ -98,6 +99,7 @@ BOTH = {
     # Monte Carlo dropout is random; this one drops everything.
     "a dropout in train mode": lambda s: dropping_all(s.layer.attention.output.dropout),
     "the first dropout in train mode": lambda s: dropping_all(s.model.bert.embeddings.dropout),
+    "memory of several processes": lambda s: s.model.share_memory(),
     "wrapped linear layers": lambda s: wrap_all(s.model, nn.Linear),
     "wrapped embeddings": lambda s: wrap_all(s.model, nn.Embedding),
     "wrapped LayerNorms": lambda s: wrap_all(s.model, nn.LayerNorm),
@@ -354,3 +356,17 @@ def test_a_call_that_is_patched(owner, monkeypatch):
     found = outputs(model, batch)
     assert layers.BertIntermediate in called
     assert_same(found, expected, batch["attention_mask"].bool())
+
+
+@pytest.mark.usefixtures("needs_kernels")
+def test_memory_that_is_gone():
+    """`share_memory` returns that of so large a weight to the system."""
+    sizes = dict(hidden_size=768, intermediate_size=11_500, num_hidden_layers=1)
+    config = hf_bert_impl.BertConfig(vocab_size=9, max_position_embeddings=7, **sizes)
+    model = hf_bert_impl.BertModel(config).eval()
+    batch = {"input_ids": torch.tensor([[1, 3, 5]])}
+    reference = reference_model(model)
+    model.prepare_for_inference()
+    outputs(model, batch)
+    model.share_memory()
+    assert_same_as_upstream(model, batch, 1e-4, reference=reference)

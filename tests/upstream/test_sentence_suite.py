@@ -52,10 +52,17 @@ CASES = [
 EXCEPTIONS = {
     # The packed loop orders texts itself, so the library's own order is switched off.
     "base/test_model.py::test_can_flatten_inputs_transformer_model",
+    # The error is this package's.
+    "base/test_model.py::test_model_path_pointing_to_a_file_is_rejected",
+    # A module of the test holds the model that it is in.
+    "base/modules/test_router.py::test_router_forwards_on_model_ready_to_routed_modules",
     # The commit message and the error name TextEncoder.
     "base/test_model.py::test_push_to_hub_commit_message_includes_backend",
     "base/test_model.py::test_push_to_hub_create_pr_commit_description_sentence_transformer",
     "sentence_transformer/test_model.py::test_get_model_kwargs",
+    # TextEncoder refuses models that another class has saved.
+    "sentence_transformer/test_model.py::test_conversion_ignores_source_prompts_and_default_prompt_name",
+    "sentence_transformer/test_model.py::test_conversion_ignores_source_similarity_fn_name",
     # The BERT has this package's class.
     "sentence_transformer/test_model.py::test_router_transformers_model_property",
     "sentence_transformer/test_model.py::test_transformers_model_property",
