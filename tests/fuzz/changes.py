@@ -120,7 +120,7 @@ WEIGHTS = {
     "new Parameter": lambda s: setattr(s.module, "weight", nn.Parameter(s.noisy(s.module.weight))),
     "new data": lambda s: setattr(s.module.weight, "data", s.noisy(s.module.weight)),
     "part of data": write_a_part,
-    "one number": lambda s: s.module.weight.view(-1)[1].add_(5),
+    "one number": lambda s: s.module.weight.view(-1)[s.module.weight.numel() // 3].add_(5),
     "multiplied data": lambda s: s.module.weight.data.mul_(1.5),
     "data pruned by a mask": lambda s: s.module.weight.data.mul_(
         torch.arange(s.module.weight.shape[1]) % 3 == 0  # the first number stays
