@@ -48,6 +48,7 @@ class Gated:
     async def hold(self, *items):
         """A call that is being computed until the gate opens."""
         self.gate.clear()
+        self.begun.clear()
         call = self.call(*items)
         await asyncio.to_thread(self.begun.wait, SECONDS)
         return call
