@@ -118,7 +118,7 @@ class TextEncoder(SentenceTransformer):
             check_choice("pooling", pooling, POOLINGS)
         if truncate_dim is not None:
             COUNT.check("truncate_dim", truncate_dim)
-        if model_name_or_path is None and not options.get("modules"):
+        if model_name_or_path is None and options.get("modules") is None:
             raise InputError("there is no model. Give a folder, a hub id or `modules`.")
         path = None if model_name_or_path is None else os.path.expanduser(model_name_or_path)
         options |= {"device": str(find_device(device)), "truncate_dim": truncate_dim}
