@@ -18,7 +18,7 @@ def test_lora_trains_saves_and_merges(library, model, batch, tmp_path):
     settings = peft.LoraConfig(task_type="SEQ_CLS", target_modules=["query", "value"], r=3)
     tuned = peft.get_peft_model(classifier(), settings).train()
     frozen = {name: p.clone() for name, p in tuned.named_parameters() if not p.requires_grad}
-    optimizer = torch.optim.AdamW((w for w in tuned.parameters() if w.requires_grad), lr=1e-2)
+    optimizer = torch.optim.AdamW((w for w in tuned.parameters() if w.requires_grad), lr=3e-2)
     losses = []
     for _ in range(12):
         loss = tuned(**batch, labels=torch.tensor([0, 2, 1])).loss
