@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from typing import Any, ClassVar
@@ -91,8 +92,10 @@ class Finetune(FinetuningOptions, DataOptions):
 
                 check_new(options)
                 reserve(repository, made.head)
+            has_files = made.dataset is None
+            bars = contextlib.nullcontext() if has_files else dataset_bars(not is_quiet)
             try:
-                with dataset_bars(not is_quiet), progress(not is_quiet) as callbacks:
+                with bars, progress(not is_quiet) as callbacks:
                     sources = Sources(self.train or "train", validation, self.test)
                     report = finetune(made, sources, options, callbacks)
             except KeyboardInterrupt:

@@ -385,7 +385,7 @@ class Source:
         self.slots = [layer._parameters for layer in layers]
         self.values = list(chain.from_iterable(map(dict.values, self.slots)))
         self.parameters = [value for value in self.values if value is not None]
-        # Views: they hold the memory, so that no other tensor can get it.
+        # Views: until the parameter moves, they hold the memory, so no other tensor can get it.
         self.samples = list(map(_sample, self.parameters)) if is_packed else []
         self.facts = _OF_COPIES if is_packed else _OF_LIVE
         self.before = _facts(self)
