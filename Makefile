@@ -42,15 +42,14 @@ demo: $(VENV)/.installed-demo ## set up and run `hf-bert demo` on real weights
 test: $(VENV)/.installed ## set up and run the first tier of the tests: `python -m pytest`
 	$(VENV)/bin/python $(PYTEST) $(ARGS)
 
-# A release and each night run it. SHARD=1/4 runs a quarter of the tests.
+# A release and each night run it. GROUP=1 to 4 runs a quarter of the tests.
 test-all: $(VENV)/.installed-all upstream-tests ## both tiers with coverage, floor, isa, notebooks and docs
 	HF_BERT_FUZZ_TRIALS=$(ALL_TRIALS) HF_BERT_FUZZ_SEED=$(SEED) $(VENV)/bin/python $(PYTEST) -m "" \
-		--cov --cov-report=term $(if $(SHARD),--shard $(SHARD)) $(ARGS)
-	$(if $(SHARD),,$(MAKE) floor isa docs notebooks FLOOR= HF_BERT_NOTEBOOKS=small)
+		--cov --cov-report=term $(if $(GROUP),--splits 4 --group $(GROUP)) $(ARGS)
+	$(if $(GROUP),,$(MAKE) floor isa docs notebooks FLOOR= HF_BERT_NOTEBOOKS=small)
 
-# At most two cases of each test, and no test that takes seconds.
-quick: $(VENV)/.installed ## run the tests for the edit loop, in under two minutes
-	$(VENV)/bin/python $(PYTEST) --cases 2 --at-most 0.6 $(ARGS)
+quick: $(VENV)/.installed ## run the first tier with one case of each test, for the edit loop
+	$(VENV)/bin/python $(PYTEST) --cases 1 $(ARGS)
 
 # The limit of a test leaves time for models of up to 1.8 GB.
 hub: $(VENV)/.installed ## run the tests that need the Hugging Face hub (HF_TOKEN for the one that pushes)
@@ -106,8 +105,8 @@ format: $(VENV)/.installed ## apply the corrections of ruff
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-# One case of each quick test; `make floor FLOOR=` runs the whole first tier.
-FLOOR ?= --cases 1 --at-most 2
+# One case of each test; `make floor FLOOR=` runs the whole first tier.
+FLOOR ?= --cases 1
 floor: $(FLOOR_VENV)/.installed ## run the tests with the oldest supported transformers
 	$(FLOOR_VENV)/bin/python $(PYTEST) $(FLOOR) $(ARGS)
 

@@ -2,11 +2,10 @@
 
     python tests/affected.py            # the tests of what differs from main, as words for pytest
     python tests/affected.py FILE …     # of these files
-    python tests/affected.py --table    # the table of CONTRIBUTING.md
 
 A test file is affected if it is changed itself, imports a changed module or one that imports it,
-uses a changed helper or `conftest.py`, or names a changed file or its folder of fixtures.
-`make affected` runs them, in both tiers.
+uses a changed helper or `conftest.py`, or names a changed file, its folder of fixtures or its
+pattern (`*.md`). `make affected` runs them, in both tiers.
 """
 
 import functools
@@ -16,65 +15,40 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.test_structure import EDGES, FILES, ROOT, folder, imported_names, module_of
+from tests.test_structure import EDGES, FILES, ROOT, imported_names, module_of
 
-#: Files of tests, and the modules of the package that each imports.
-IMPORTED = {
-    path.relative_to(ROOT): {
-        target
-        for name in imported_names(path.read_text("utf-8"), "tests")
-        if (target := module_of(name)) is not None
-    }
-    for path in sorted((ROOT / "tests").rglob("test_*.py"))
-}
 #: Files of tests and their helpers, and the texts of each.
 TEXTS = {path: path.read_text("utf-8") for path in sorted((ROOT / "tests").rglob("*.py"))}
+TESTS = [path for path in TEXTS if path.name.startswith("test_")]
 #: Their options apply to all tests.
-FOR_ALL = (ROOT / "pyproject.toml", ROOT / "tests/conftest.py")
+FOR_ALL = {ROOT / "pyproject.toml", ROOT / "tests/conftest.py"}
 #: A changed file below counts by its folder's name.
 FIXTURES = ROOT / "tests/fixtures"
-#: It runs the blocks of all pages.
-PAGES = Path("tests/test_examples.py")
-#: Places that a line of the table names.
-MOST = 6
 MODULES = {path.resolve(): module for module, path in FILES.items()}
+#: Full names that a file of tests imports or uses.
+NAMES = {path: set(imported_names(text, "tests")) for path, text in TEXTS.items()}
 
 
 def affected_by(changed: set[Path]) -> list[Path]:
-    """The test files that changes of these files affect; paths from the root."""
+    """The test files that changes of these files affect."""
+    if changed & FOR_ALL:
+        return TESTS
     modules = {MODULES[path] for path in map(Path.resolve, changed) if path in MODULES}
     modules |= {importing for importing, imported in EDGES if imported in modules}
-    names = {path.stem.removeprefix("test_") for path in changed} | {
-        m.split(".")[-1] for m in modules
-    }
-    others = {path.name for path in changed if path.suffix != ".py"}
-    others |= {path.relative_to(FIXTURES).parts[0] for path in changed if FIXTURES in path.parents}
-    helpers = users_of(changed | {path for path in TEXTS if named_in(path, others)})
+    names = {module.split(".")[-1] for module in modules}
+    others = {path for path in changed if path.suffix != ".py"}
+    words = {word for path in others for word in (path.name, f"*{path.suffix}")}
+    words |= {path.relative_to(FIXTURES).parts[0] for path in changed if FIXTURES in path.parents}
+    found = changed | {path for path in TEXTS if any(word in TEXTS[path] for word in words)}
+    while more := {path for path in TEXTS if helpers_of(path) & found} - found:
+        found |= more
     return [
         test
-        for test, imported in IMPORTED.items()
-        if ROOT / test in changed | helpers
-        or imported & modules
+        for test in TESTS
+        if test in found
         or test.stem.removeprefix("test_") in names
-        or changed.intersection(FOR_ALL)
-        or (test == PAGES and any(name.endswith(".md") for name in others))
+        or modules.intersection(map(module_of, NAMES[test]))
     ]
-
-
-def named_in(path: Path, names: set[str]) -> bool:
-    """Whether a file of tests has one of these words."""
-    return any(name in TEXTS[path] for name in names)
-
-
-def users_of(changed: set[Path]) -> set[Path]:
-    """The files of tests that use changed helpers, directly or through other helpers."""
-    users = {path for path in changed if path in TEXTS}
-    for _ in range(len(TEXTS)):
-        more = {path for path in TEXTS.keys() - users if helpers_of(path) & users}
-        if not more:
-            break
-        users |= more
-    return users
 
 
 @functools.cache
@@ -83,11 +57,10 @@ def helpers_of(path: Path) -> frozenset[Path]:
 
     Not that of all tests: through it, each of its own helpers would need every test.
     """
-    names = imported_names(TEXTS[path], "tests")
-    parts = (name.split(".")[:size] for name in names for size in (2, 3, 4))
-    imported = {(ROOT / "/".join(some)).with_suffix(".py") for some in parts if some[0] == "tests"}
+    names = [name.split(".") for name in NAMES[path] if name.startswith("tests.")]
+    imported = {ROOT / "/".join(parts[:size]) for parts in names for size in (2, 3, 4)}
     shared = {folder / "conftest.py" for folder in path.parents}
-    return frozenset((imported | shared).difference(FOR_ALL))
+    return frozenset(({path.with_suffix(".py") for path in imported} | shared) - FOR_ALL)
 
 
 def changed_files() -> set[Path]:
@@ -98,23 +71,6 @@ def changed_files() -> set[Path]:
     return {ROOT / line for line in "".join(lines).splitlines()}
 
 
-def table() -> list[str]:
-    """One line a folder: the folders of tests that a change in it affects, most files first."""
-    lines = ["| change in | tests in |", "|---|---|"]
-    for name in sorted({folder(module) for module in FILES if "." in module}):
-        files = affected_by({path for module, path in FILES.items() if folder(module) == name})
-        places = [str(Path(*test.parts[:2])) for test in files]
-        order = sorted(set(places), key=lambda place: (-places.count(place), place))
-        shown = ", ".join(f"`{place.removeprefix('tests/')}`" for place in order[:MOST])
-        more = f" and {len(order) - MOST} more" if len(order) > MOST else ""
-        lines.append(f"| `{name}/` | {shown}{more} |")
-    return lines
-
-
 if __name__ == "__main__":
-    words = sys.argv[1:]
-    if words == ["--table"]:
-        print("\n".join(table()))
-    else:
-        given = {Path(word).absolute() for word in words} or changed_files()
-        print(*affected_by(given))
+    given = {Path(word).absolute() for word in sys.argv[1:]} or changed_files()
+    print(*(test.relative_to(ROOT) for test in affected_by(given)))

@@ -4,7 +4,6 @@ import collections
 import contextlib
 import functools
 import getpass
-import json
 import os
 import sys
 import tempfile
@@ -42,17 +41,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="of a test with more than N cases run N, the same ones each time",
     )
-    parser.addoption(
-        "--at-most",
-        type=float,
-        metavar="SECONDS",
-        help="leave out tests whose cases take longer, according to tests/durations.json",
-    )
-    parser.addoption(
-        "--shard",
-        metavar="I/N",
-        help="run the I-th of N parts of similar duration, according to tests/durations.json",
-    )
 
 
 def pytest_collection_finish() -> None:
@@ -67,61 +55,28 @@ def pytest_collection_finish() -> None:
 # After `-k` and `-m`: a case that they leave out must not stand for its test.
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    chosen = items
-    if (limit := config.option.at_most) is not None:
-        chosen = [item for item in chosen if seconds(item) <= limit]
-    if config.option.cases is not None:
-        chosen = some_cases(chosen, config.option.cases)
-    if config.option.shard is not None:
-        chosen = shard(chosen, config.option.shard)
-    if left_out := set(items).difference(chosen):
-        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    if (number := config.option.cases) is not None:
+        left_out = beyond(items, number)
+        config.hook.pytest_deselected(items=[*left_out])
         items[:] = [item for item in items if item not in left_out]
     for item in items:
         if item.get_closest_marker("hub") is not None and (reason := why_no_hub()) is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
-def seconds(item: pytest.Item) -> float:
-    """The mean seconds of one case of this test, from tests/durations.json."""
-    return durations().get(item.nodeid.split("[")[0], 0.1)
+def beyond(items: list[pytest.Item], number: int) -> set[pytest.Item]:
+    """The items of each test function after the first `number`, by a hash of their names.
 
-
-@functools.cache
-def durations() -> dict[str, float]:
-    """The contents of tests/durations.json: tests of half a second and more."""
-    return json.loads((Path(__file__).parent / "durations.json").read_text())
-
-
-def some_cases(items: list[pytest.Item], number: int) -> list[pytest.Item]:
-    """At most `number` items of each test function.
-
-    They are chosen by a hash of their names: evenly spaced ones of a product of parameters would
-    share the value of one of them.
+    Evenly spaced ones of a product of parameters would share the value of one of them.
     """
-    cases: dict[str, list[pytest.Item]] = collections.defaultdict(list)
-    for item in items:
-        cases[item.nodeid.split("[")[0]].append(item)
-    return [
-        item
-        for alike in cases.values()
-        for item in sorted(alike, key=lambda item: zlib.crc32(item.nodeid.encode()))[:number]
-    ]
-
-
-def shard(items: list[pytest.Item], part: str) -> list[pytest.Item]:
-    """The items of a part such as "1/4": whole files, the longest first to the emptiest part."""
-    number, _, count = part.partition("/")
-    if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
-        raise pytest.UsageError(f"--shard is {part!r}; expected a part and their number: 1/4")
-    files: dict[str, list[pytest.Item]] = collections.defaultdict(list)
-    for item in items:
-        files[str(item.path)].append(item)
-    sums = {file: sum(map(seconds, inside)) for file, inside in files.items()}
-    parts: list[list[str]] = [[] for _ in range(int(count))]
-    for file in sorted(files, key=lambda file: (-sums[file], file)):
-        min(parts, key=lambda inside: sum(map(sums.__getitem__, inside))).append(file)
-    return [item for file in parts[int(number) - 1] for item in files[file]]
+    counts: collections.Counter[str] = collections.Counter()
+    found = set()
+    for item in sorted(items, key=lambda item: zlib.crc32(item.nodeid.encode())):
+        test = item.nodeid.split("[")[0]
+        counts[test] += 1
+        if counts[test] > number:
+            found.add(item)
+    return found
 
 
 @functools.cache
