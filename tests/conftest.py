@@ -162,6 +162,20 @@ def save_tiny(tmp_path: Path) -> Callable[..., Path]:
     )
 
 
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Folders of small random models by class and number of labels, each made once."""
+    from tests.support.checkpoints import save_checkpoint
+
+    @functools.cache
+    def folder(name: str, num_labels: int = 2) -> str:
+        place = tmp_path_factory.mktemp("models") / name
+        fields = {"num_labels": num_labels, "initializer_range": 0.4}
+        return str(save_checkpoint(place, name, **fields))
+
+    return folder
+
+
 @pytest.fixture
 def registered() -> Iterator[None]:
     """This package's classes stand behind transformers' Auto classes."""

@@ -1,6 +1,5 @@
-"""Small models by head, and a file of texts of many lengths."""
+"""A file of texts of many lengths, and the job that embeds them."""
 
-import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,25 +10,10 @@ import pytest
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.distributed import EmbedTexts
 from hf_bert_impl.distributed.job import Job
-from tests.support.checkpoints import save_checkpoint
+from tests.support.checkpoints import TEXTS
 
-#: Unlike each other in length, and more than one part.
-TEXTS = [f"the cat {'sat on the mat ' * (n % 7)}number {n}" for n in range(53)]
 IDS = [f"t{n}" for n in range(len(TEXTS))]
 RUN = "import sys; from hf_bert_impl.cli import main; sys.exit(main())"
-
-
-@pytest.fixture(scope="session")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    """Folders by class and number of labels, each made once."""
-
-    @functools.cache
-    def folder(head: str, labels: int = 3) -> str:
-        place = tmp_path_factory.mktemp("models") / head
-        sizes = {"num_labels": labels} if head != "BertModel" else {}
-        return str(save_checkpoint(place, head, initializer_range=0.4, **sizes))
-
-    return folder
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hf_bert_impl import TextEncoder
 from hf_bert_impl.distributed import Answer, Classify, EmbedTexts
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
-from tests.distributed.conftest import TEXTS
+from tests.support.checkpoints import TEXTS
 
 
 def in_batches(task, name):
@@ -32,7 +32,7 @@ def test_vectors_are_those_of_the_encoder(models):
 
 
 def test_labels_are_those_of_the_model_alone(models):
-    task = Classify(models("BertForSequenceClassification"))
+    task = Classify(models("BertForSequenceClassification", 3))
     found = task({"text": TEXTS})
     probabilities = task.classifier.probabilities(task.classifier.logits(TEXTS))
     labels = [task.classifier.labels[best] for best in probabilities.argmax(axis=1)]
@@ -43,7 +43,7 @@ def test_labels_are_those_of_the_model_alone(models):
 
 
 def test_answers_are_those_of_the_pipeline(models):
-    folder = models("BertForQuestionAnswering", 2)
+    folder = models("BertForQuestionAnswering")
     batch = {"question": ["what sat ?", "what number ?"], "context": TEXTS[3:5]}
     found = Answer(folder)(batch)
     pipeline = QuestionAnsweringPipeline.from_pretrained(folder, batch_invariant=True)
@@ -63,7 +63,7 @@ HEADS = {
 
 @pytest.mark.parametrize("kind", HEADS)
 def test_an_empty_batch_and_bad_rows(models, kind):
-    folder = models(HEADS[kind], 2)
+    folder = models(HEADS[kind])
     task, columns = kind(folder), ["question", "context"] if kind is Answer else ["text"]
     empty = task({name: [] for name in columns})
     assert [*empty] == [*columns, *task.output_columns]

@@ -19,9 +19,10 @@ from hf_bert_impl.cli import main
 from hf_bert_impl.distributed import EmbedTexts, on_ray
 from hf_bert_impl.distributed.run import run_job
 from hf_bert_impl.errors import InputError
-from tests.distributed.conftest import IDS, RUN, TEXTS
+from tests.distributed.conftest import IDS, RUN
 from tests.distributed.hard_tasks import Hard
 from tests.distributed.results import finished, rejects, vectors
+from tests.support.checkpoints import TEXTS
 
 pytestmark = pytest.mark.distributed
 

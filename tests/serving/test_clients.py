@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 
+import httpx
 import huggingface_hub
 import openai
 import uvicorn
@@ -27,7 +28,7 @@ from hf_bert_impl.serving.app import make_app
 from hf_bert_impl.serving.model_worker import ModelInfo, ModelWorker
 from hf_bert_impl.serving.options import ServingOptions
 from hf_bert_impl.serving.server import _bound_socket
-from tests.serving.conftest import TEXTS
+from tests.support.checkpoints import TEXTS
 
 #: Longer than the models take.
 LONG = "nice to meet you, " + "the river rose over " * 12 + "night and a."
@@ -39,7 +40,7 @@ def listening(app, **options):
     config = uvicorn.Config(app, log_level="error", lifespan="off", **options)
     server = uvicorn.Server(config)
     with _bound_socket("127.0.0.1", 0) as listener:
-        thread = threading.Thread(target=server.run, args=([listener],))
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()
         while not server.started:
             time.sleep(0.01)
@@ -62,18 +63,23 @@ def address(served):
         yield start
 
 
+class Silent:
+    """A model that gives no answer."""
+
+    info = ModelInfo("small", "embed")
+
+    async def compute(self, items, options):
+        await asyncio.sleep(60)
+
+
+WHOLE = (
+    b"POST /v1/embeddings HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n"
+    b'Content-Length: 14\r\n\r\n{"input": "a"}'
+)
+
+
 def test_requests_that_stop_coming():
     """Bodies have their time, and after SIGTERM what is left of the drain time."""
-
-    class Nothing:
-        info = ModelInfo("small", "embed")
-
-        async def compute(self, items, options):
-            await asyncio.sleep(60)
-
-    head = b"POST /v1/embeddings HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n"
-    body = b'{"input": "a"}'
-    whole = head + b"Content-Length: 14\r\n\r\n" + body
 
     def until_closed(listener, sent):
         with socket.create_connection(listener.getsockname()) as client:
@@ -81,12 +87,13 @@ def test_requests_that_stop_coming():
             client.sendall(sent)
             return b"".join(iter(lambda: client.recv(65536), b"")).partition(b"\r\n\r\n")
 
-    with listening(make_app(Nothing(), ServingOptions(timeout=1))) as (*_, listener):
-        start, _, found = until_closed(listener, whole[:-3])
+    with listening(make_app(Silent(), ServingOptions(timeout=1))) as (*_, listener):
+        start, _, found = until_closed(listener, WHOLE[:-3])
         assert b" 408 " in start and json.loads(found)["error"]["code"] == 408
-    app, pool = make_app(Nothing()), ThreadPoolExecutor()
-    with pool, listening(app, timeout_graceful_shutdown=1) as (server, thread, listener):
-        calls = [pool.submit(until_closed, listener, sent) for sent in (whole[:-3], whole)]
+    pool = ThreadPoolExecutor()
+    with pool, listening(make_app(Silent()), timeout_graceful_shutdown=1) as running:
+        server, thread, listener = running
+        calls = [pool.submit(until_closed, listener, sent) for sent in (WHOLE[:-3], WHOLE)]
         time.sleep(0.5)
         begin, server.should_exit = time.monotonic(), True
         thread.join()
@@ -95,6 +102,24 @@ def test_requests_that_stop_coming():
             start, _, found = call.result()
             assert b" 503 " in start and b"\r\nretry-after: 5\r\n" in start
             assert json.loads(found)["error"]["type"] == "server_error"
+
+
+@pytest.mark.timeout(50)  # less than an answer takes
+def test_clients_that_go_away_free_their_places():
+    """While their texts are computed, or while the body comes."""
+    with listening(make_app(Silent())) as (*_, listener):
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/metrics"
+
+        def wait_for(*lines):
+            while not {*lines} <= {*httpx.get(url, trust_env=False).text.splitlines()}:
+                time.sleep(0.02)
+
+        for sent, queued in ((WHOLE, 1), (WHOLE[:-3], 0)):
+            with socket.create_connection(listener.getsockname()) as client:
+                client.sendall(sent)
+                wait_for(f"hf_bert_queued_texts {queued}.0")
+        gone = 'hf_bert_requests_total{path="/v1/embeddings",status="499"} 2.0'
+        wait_for(gone, "hf_bert_queued_texts 0.0")
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,8 @@ WORDS = (
 )
 
 
+#: Texts of many lengths.
+TEXTS = [f"the cat {'sat on the mat ' * (n % 7)}number {n}" for n in range(53)]
 #: A tokenizer of another class than BERT's, which is written in Python and needs no library.
 JAPANESE = {
     "tokenizer_class": "BertJapaneseTokenizer",
