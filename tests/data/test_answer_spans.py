@@ -7,23 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_bert_impl import BertTokenizer
 from hf_bert_impl.data.answer_spans import best_answers
 from hf_bert_impl.data.windows import cut_windows
+from tests.support.checkpoints import tokenizer_of
 
-WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] who what ? . the a cat dog ##s ##ed sat"
-TOKENIZER = BertTokenizer({word: number for number, word in enumerate(WORDS.split())})
-
-
-def windows_of(context, **options):
-    [windows] = cut_windows(TOKENIZER, [("who sat ?", context)], **options)
-    return windows
-
-
-def random_logits(windows, rng):
-    starts = [rng.normal(size=len(window)) * 3 for window in windows]
-    ends = [rng.normal(size=len(window)) * 3 for window in windows]
-    return starts, ends
+TOKENIZER = tokenizer_of(["who", "what", "?", ".", "the", "a", "cat", "dog", "##s", "##ed", "sat"])
 
 
 def by_definition(windows, starts, ends, max_answer_len):
@@ -46,9 +34,6 @@ def by_definition(windows, starts, ends, max_answer_len):
     return sorted(scored, key=lambda item: -item[0]), null
 
 
-# --- all spans of all windows ----------------------------------------------------------------
-
-
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     total=st.integers(1, 30),
@@ -60,8 +45,9 @@ def by_definition(windows, starts, ends, max_answer_len):
 )
 def test_best_spans_are_those_of_the_definition(total, length, stride, max_answer_len, top_k, seed):
     stride = min(stride, length - 7)
-    windows = windows_of("the cat sat . " * total, max_seq_len=length, doc_stride=stride)
-    logits = random_logits(windows, np.random.default_rng(seed))
+    pairs, rng = [("who sat ?", "the cat sat . " * total)], np.random.default_rng(seed)
+    [windows] = cut_windows(TOKENIZER, pairs, max_seq_len=length, doc_stride=stride)
+    logits = [[rng.normal(size=len(window)) * 3 for window in windows] for _ in range(2)]
     expected, null = by_definition(windows, *logits, max_answer_len)
     found = best_answers(
         windows, *logits, top_k=top_k, max_answer_len=max_answer_len, align_to_words=False
@@ -77,18 +63,3 @@ def test_best_spans_are_those_of_the_definition(total, length, stride, max_answe
     # Every token counts once, so that scores and probabilities have one order.
     ratio = found.spans[0].probability / found.null_probability
     assert math.log(ratio) == pytest.approx(-found.null_score_diff)
-
-
-# --- words -----------------------------------------------------------------------------------
-
-
-def test_spans_are_widened_to_words():
-    windows = windows_of("the cats sated.")
-    start, end = np.zeros(len(windows[0])), np.zeros(len(windows[0]))
-    start[windows[0].offset + 2] = 9  # "##s"
-    end[windows[0].offset + 3] = 9  # "sat"
-    words = best_answers(windows, [start], [end])
-    pieces = best_answers(windows, [start], [end], align_to_words=False)
-    assert words.text(words.spans[0]) == "cats sated"
-    assert pieces.text(pieces.spans[0]) == "s sat"
-    assert words.spans[0].probability == pieces.spans[0].probability

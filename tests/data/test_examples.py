@@ -1,11 +1,11 @@
-"""Examples of pre-training: next-sentence pairs, spans, and packs of them."""
+"""Examples of pre-training: next-sentence pairs, and spans."""
 
 import random
 
 import pytest
 
 from hf_bert_impl.data.next_sentence import make_pairs
-from hf_bert_impl.data.text_spans import make_spans, pack
+from hf_bert_impl.data.text_spans import make_spans
 from hf_bert_impl.data.tokenized_documents import TokenizedDocument
 
 DOCUMENTS = 400
@@ -24,10 +24,9 @@ def corpus(sentences=(1, 19), length=(2, 23), documents=DOCUMENTS):
     return made
 
 
-def pairs_of(documents, max_length=64, short_seq_prob=0.1, seed=5):
-    rng = random.Random(seed)
-    options = {"max_length": max_length, "short_seq_prob": short_seq_prob}
-    return list(make_pairs(documents, range(len(documents)), rng, **options))
+def pairs_of(documents, max_length=64, seed=5, **options):
+    rng, indices = random.Random(seed), range(len(documents))
+    return list(make_pairs(documents, indices, rng, max_length=max_length, **options))
 
 
 def is_run(tokens):
@@ -69,7 +68,7 @@ def test_most_pairs_are_full_and_some_are_short():
     long = corpus((40, 60), (5, 11))
 
     def share(probability):
-        lengths = [len(a) + len(b) for a, b, _ in pairs_of(long, 128, probability)]
+        lengths = [len(a) + len(b) for a, b, _ in pairs_of(long, 128, short_seq_prob=probability)]
         return sum(length < 100 for length in lengths) / len(lengths)
 
     # The last pair of a document may be short too.
@@ -90,14 +89,9 @@ def test_all_text_is_met():
 # --- pairs that the text has -----------------------------------------------------------------
 
 
-def given(documents, max_length=64, seed=5):
-    indices, rng = range(len(documents)), random.Random(seed)
-    return list(make_pairs(documents, indices, rng, max_length=max_length, given=True))
-
-
 def test_given_pairs_stay_or_get_another_ones_second():
     documents = corpus(sentences=(2, 2), length=(1, 9))
-    pairs = given(documents)
+    pairs = pairs_of(documents, given=True)
     assert len(pairs) == len(documents)
     seconds = {tuple(document.tokens(1, 2)) for document in documents}
     for number, (first, second, is_random) in enumerate(pairs):
@@ -105,19 +99,12 @@ def test_given_pairs_stay_or_get_another_ones_second():
         assert tuple(second) in seconds
         assert (second != documents[number].tokens(1, 2)) == is_random
     assert 0.42 < sum(pair.is_random for pair in pairs) / len(pairs) < 0.58
-    assert given(documents) == pairs != given(documents, seed=6)
-    for first, second, _ in given(corpus(sentences=(2, 2), length=(1, 60)), max_length=23):
+    assert pairs_of(documents, given=True) == pairs != pairs_of(documents, seed=6, given=True)
+    for first, second, _ in pairs_of(corpus((2, 2), (1, 60)), 23, given=True):
         assert first and second and len(first) + len(second) <= 20
 
 
-# --- spans and packs -----------------------------------------------------------------------------
-
-
-def spans_of(lengths, max_length=17, short_seq_prob=0.0, seed=0):
-    place = iter(range(10_000))
-    document = TokenizedDocument.from_sentences([[next(place) for _ in range(n)] for n in lengths])
-    rng = random.Random(seed)
-    return list(make_spans(document, rng, max_length=max_length, short_seq_prob=short_seq_prob))
+# --- spans ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -131,13 +118,8 @@ def spans_of(lengths, max_length=17, short_seq_prob=0.0, seed=0):
     ],
 )
 def test_whole_sentences_where_they_fit(lengths, spans):
-    assert [len(span) for span in spans_of(lengths)] == spans
-
-
-def test_packs_are_full():
-    rng = random.Random(0)
-    lengths = [rng.randint(3, 20) for _ in range(997)]
-    packs = pack(lengths, 20)
-    assert sorted(number for numbers in packs for number in numbers) == list(range(997))
-    assert max(sum(lengths[n] for n in numbers) for numbers in packs) <= 20
-    assert len(packs) < 1.04 * sum(lengths) / 20 + 1
+    place = iter(range(100))
+    document = TokenizedDocument.from_sentences([[next(place) for _ in range(n)] for n in lengths])
+    found = [*make_spans(document, random.Random(0), max_length=17)]
+    assert [len(span) for span in found] == spans
+    assert [token for span in found for token in span] == document.ids.tolist()

@@ -4,15 +4,13 @@ import numpy as np
 import pytest
 
 from hf_bert_impl.data.masking import UNITS, Masker, MaskingOptions
+from tests.support.checkpoints import tokenizer_of
 
 WORDS, PIECES = 300, 200
 ROWS = 3000
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tokenizer_of):
-    pieces = (f"##p{n}" for n in range(PIECES))
-    return tokenizer_of([*(f"w{n}" for n in range(WORDS)), *pieces, "##"])
+PIECED = tokenizer_of((*(f"w{n}" for n in range(WORDS)), *(f"##p{n}" for n in range(PIECES)), "##"))
 
 
 def random_rows(rows, shortest, longest):
@@ -27,8 +25,8 @@ def random_rows(rows, shortest, longest):
         yield np.array([2, *ids, 3, *[0] * rng.integers(0, 4)])
 
 
-def masked(tokenizer, rows, seed=0, **options):
-    masker = Masker(tokenizer, MaskingOptions(**options))
+def masked(rows, seed=0, **options):
+    masker = Masker(PIECED, MaskingOptions(**options))
     rng = np.random.default_rng(seed)
     return [(ids, *masker.mask(ids, rng)) for ids in rows]
 
@@ -39,13 +37,13 @@ def assert_share(count, total, share):
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_shares(tokenizer, unit):
+def test_shares(unit):
     """15 % of the maskable tokens: of these 80 % [MASK], 10 % another token, 10 % the same.
 
     Special tokens and padding are never masked, nor put in.
     """
     maskable, fates, put_in = 0, np.zeros(3), set()
-    for ids, seen, labels in masked(tokenizer, random_rows(ROWS, 1, 60), unit=unit):
+    for ids, seen, labels in masked(random_rows(ROWS, 1, 60), unit=unit):
         maskable += (ids > 4).sum()
         chosen = labels != -100
         assert (ids[chosen] > 4).all()
@@ -55,7 +53,7 @@ def test_shares(tokenizer, unit):
         is_same = seen[chosen] == ids[chosen]
         put_in |= set(seen[chosen][~is_mask].tolist())
         fates += [is_mask.sum(), (~is_mask & ~is_same).sum(), is_same.sum()]
-    assert min(put_in) > 4 and len(put_in) > 0.95 * (len(tokenizer) - 5)
+    assert min(put_in) > 4 and len(put_in) > 0.95 * (len(PIECED) - 5)
     # The number of each row is drawn between two neighbours, so the sum varies less than this.
     assert_share(fates.sum(), maskable, 0.15)
     # One random token in V is the same by chance. Words share their fate: fewer draws than tokens.
@@ -64,9 +62,9 @@ def test_shares(tokenizer, unit):
         assert_share(fate * total, total, share)
 
 
-def test_words_are_masked_whole(tokenizer):
+def test_words_are_masked_whole():
     lengths = set()
-    for ids, seen, labels in masked(tokenizer, random_rows(2000, 10, 60), unit="whole-word"):
+    for ids, seen, labels in masked(random_rows(2000, 10, 60), unit="whole-word"):
         # A word begins where no "##" stands, and after anything that cannot be masked.
         is_piece = (ids >= 5 + WORDS) & (ids < 5 + WORDS + PIECES)
         begins = ~is_piece | np.concatenate([[True], ids[:-1] < 5])
@@ -82,11 +80,11 @@ def test_words_are_masked_whole(tokenizer):
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_the_cap(tokenizer, unit):
+def test_the_cap(unit):
     rows = list(random_rows(2000, 30, 60))
     counts = [
         (labels != -100).sum()
-        for _, _, labels in masked(tokenizer, rows, unit=unit, max_predictions=4, probability=0.5)
+        for _, _, labels in masked(rows, unit=unit, max_predictions=4, probability=0.5)
     ]
     assert max(counts) == 4
     assert np.mean(counts) > 3

@@ -4,15 +4,18 @@ import json
 
 import pytest
 
-from hf_bert_impl import BertTokenizer
-from hf_bert_impl.data.squad import Answer, Question, questions_from_rows, read_squad
-from hf_bert_impl.data.squad import training_features as make_features
+from hf_bert_impl.data.squad import (
+    Answer,
+    Question,
+    questions_from_rows,
+    read_squad,
+    training_features,
+)
+from tests.support.checkpoints import tokenizer_of
 
 CONTEXT = "Anna's cat naps in Café Müller; 我爱北京. Anna's dog works."
-WORDS = (
-    "[PAD] [UNK] [CLS] [SEP] [MASK] who where naps works ? . ; ' anna s cat dog in cafe mu ##ller "
-    "我 爱 北 京"
-)
+WORDS = "who where naps works ? . ; ' anna s cat dog in cafe mu ##ller 我 爱 北 京"
+TOKENIZER = tokenizer_of(WORDS.split())
 
 
 def entry(identity, question="Who naps?", answers=(("cat", 7),), **more):
@@ -25,11 +28,6 @@ def content(*entries, **more):
     return {"data": [{"title": "t", "paragraphs": [paragraph]}], **more}
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return BertTokenizer({word: number for number, word in enumerate(WORDS.split())})
-
-
 # --- reading ---------------------------------------------------------------------------------
 
 
@@ -38,11 +36,10 @@ def test_reading(write):
         entry("a", answers=[("Anna's cat", 0), ("cat", 7)], is_impossible=False),
         entry("b", "Who barks?", answers=[], is_impossible=True),
     )
-    first, second = read_squad(write("a.json", json.dumps(value))).questions
-    assert first == Question("a", "Who naps?", CONTEXT, (Answer("Anna's cat", 0), Answer("cat", 7)))
-    assert second.answers == ()
-    for answer in first.answers:
-        assert CONTEXT[answer.start : answer.end] == answer.text
+    assert read_squad(write("a.json", json.dumps(value))).questions == (
+        Question("a", "Who naps?", CONTEXT, (Answer("Anna's cat", 0), Answer("cat", 7))),
+        Question("b", "Who barks?", CONTEXT, ()),
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,10 +83,6 @@ def test_rows():
 # --- training --------------------------------------------------------------------------------
 
 
-def features(tokenizer, *questions, **options):
-    return list(make_features(tokenizer, questions, **options))
-
-
 @pytest.mark.parametrize(
     ("text", "tokens"),
     [
@@ -102,27 +95,24 @@ def features(tokenizer, *questions, **options):
         (" dog ", ["dog"]),
     ],
 )
-def test_positions_are_those_of_the_answer(tokenizer, text, tokens):
+def test_positions_are_those_of_the_answer(text, tokens):
     question = Question("a", "Who naps?", CONTEXT, (Answer(text, CONTEXT.index(text)),))
-    [feature] = features(tokenizer, question)
-    expected = tokenizer("Who naps?", CONTEXT)
+    [feature] = training_features(TOKENIZER, [question])
+    expected = TOKENIZER("Who naps?", CONTEXT)
     assert feature["input_ids"] == expected["input_ids"]
     assert feature["token_type_ids"] == expected["token_type_ids"]
     inside = slice(feature["start_positions"], feature["end_positions"] + 1)
-    assert tokenizer.convert_ids_to_tokens(feature["input_ids"][inside]) == tokens
+    assert TOKENIZER.convert_ids_to_tokens(feature["input_ids"][inside]) == tokens
 
 
-def test_windows_without_the_whole_answer_point_to_cls(tokenizer):
-    options = {"max_seq_len": 11, "doc_stride": 3}
-    answer = Answer("cat naps", CONTEXT.index("cat naps"))
-    found = features(tokenizer, Question("a", "Who naps?", CONTEXT, (answer,)), **options)
-    both = set(tokenizer.convert_tokens_to_ids(["cat", "naps"]))
-    held = [both <= set(feature["input_ids"][5:]) for feature in found]
-    assert 0 < sum(held) < len(held)
-    for feature, is_held in zip(found, held, strict=True):
-        start, end = feature["start_positions"], feature["end_positions"]
-        tokens = tokenizer.convert_ids_to_tokens(feature["input_ids"][start : end + 1])
+def test_windows_without_the_whole_answer_point_to_cls():
+    answers = (Answer("cat naps", CONTEXT.index("cat naps")),)
+    questions = [Question("a", "Who naps?", CONTEXT, given) for given in (answers, ())]
+    found = [*training_features(TOKENIZER, questions, max_seq_len=11, doc_stride=3)]
+    both, half = {*TOKENIZER.convert_tokens_to_ids(["cat", "naps"])}, len(found) // 2
+    held = [both <= {*feature["input_ids"][5:]} for feature in found[:half]]
+    assert 0 < sum(held) < half
+    for feature, is_held in zip(found, held + [False] * half, strict=True):
+        inside = slice(feature["start_positions"], feature["end_positions"] + 1)
+        tokens = TOKENIZER.convert_ids_to_tokens(feature["input_ids"][inside])
         assert tokens == (["cat", "naps"] if is_held else ["[CLS]"])
-    none = features(tokenizer, Question("b", "Who naps?", CONTEXT, ()), **options)
-    assert [feature["input_ids"] for feature in none] == [f["input_ids"] for f in found]
-    assert {(f["start_positions"], f["end_positions"]) for f in none} == {(0, 0)}

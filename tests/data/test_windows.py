@@ -2,22 +2,14 @@
 
 import pytest
 
-from hf_bert_impl import BertTokenizer
 from hf_bert_impl.data.windows import cut_windows, max_context_windows
+from tests.support.checkpoints import tokenizer_of
 
-WORDS = (
-    "[PAD] [UNK] [CLS] [SEP] [MASK] who what ? . , the a cat sat on mat anna ##s na ##ive cafe e "
-    "##t ##e ete 我 爱 北 京 ##́ o"
-)
-VOCAB = {word: number for number, word in enumerate(WORDS.split())}
+WORDS = "who what ? . , the a cat sat on mat anna ##s na ##ive cafe e ##t ##e ete 我 爱 北 京 ##́ o"
+TOKENIZER = tokenizer_of(WORDS.split())
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return BertTokenizer(VOCAB)
-
-
-def one(tokenizer, question, context, **options):
+def one(question, context, tokenizer=TOKENIZER, **options):
     [windows] = cut_windows(tokenizer, [(question, context)], **options)
     return windows
 
@@ -27,10 +19,10 @@ def one(tokenizer, question, context, **options):
 
 @pytest.mark.parametrize("words", [1, 3, 10, 11, 12, 13, 14, 21, 40])
 @pytest.mark.parametrize(("length", "stride"), [(17, 0), (17, 1), (17, 10), (18, 5), (30, 12)])
-def test_equal_to_the_tokenizers_own(tokenizer, words, length, stride):
+def test_equal_to_the_tokenizers_own(words, length, stride):
     context = " ".join(["the cat sat on a mat , anna ."[: 3 + 2 * n] for n in range(words)])
     question = "who sat ?"
-    expected = tokenizer(
+    expected = TOKENIZER(
         question,
         context,
         truncation="only_second",
@@ -39,7 +31,7 @@ def test_equal_to_the_tokenizers_own(tokenizer, words, length, stride):
         return_overflowing_tokens=True,
         return_offsets_mapping=True,
     )
-    found = one(tokenizer, question, context, max_seq_len=length, doc_stride=stride)
+    found = one(question, context, max_seq_len=length, doc_stride=stride)
     assert [window.input_ids for window in found] == expected["input_ids"]
     assert [window.token_type_ids for window in found] == expected["token_type_ids"]
     assert [len(window) for window in found] == [len(ids) for ids in expected["input_ids"]]
@@ -51,9 +43,9 @@ def test_equal_to_the_tokenizers_own(tokenizer, words, length, stride):
         assert [*zip(window.context.starts[part], window.context.ends[part], strict=True)] == places
 
 
-def test_defaults(tokenizer):
+def test_defaults():
     context = "the cat sat . " * 300  # 1200 tokens
-    windows = one(tokenizer, "who sat ?", context)
+    windows = one("who sat ?", context)
     room = 384 - 6
     assert [window.first for window in windows] == [0, 250, 500, 750, 1000]
     assert [window.stop for window in windows] == [room, room + 250, room + 500, room + 750, 1200]
@@ -61,7 +53,7 @@ def test_defaults(tokenizer):
     owner = max_context_windows(windows)
     assert [*owner[[313, 314, 1064, 1065]]] == [0, 1, 3, 4]
     # In a small window half of the context tokens overlap: 128 would not fit.
-    small = one(tokenizer, "who sat ?", context, max_seq_len=31)
+    small = one("who sat ?", context, max_seq_len=31)
     assert [window.first for window in small[:3]] == [0, 25 - 12, 2 * (25 - 12)]
 
 
@@ -69,14 +61,15 @@ def test_other_templates():
     """A tokenizer's own frame and token types are taken, not BERT's."""
     from tokenizers.processors import TemplateProcessing
 
-    tokenizer = BertTokenizer(VOCAB)
+    tokenizer = tokenizer_of(WORDS.split())
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
         pair="[CLS]:0 $A:0 [SEP]:0 [SEP]:0 $B:0 [SEP]:0",
         special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
-    [window] = one(tokenizer, "who", "the cat")
-    assert window.input_ids == [2, VOCAB["who"], 3, 3, VOCAB["the"], VOCAB["cat"], 3]
+    [window] = one("who", "the cat", tokenizer)
+    who, the, cat = tokenizer.convert_tokens_to_ids(["who", "the", "cat"])
+    assert window.input_ids == [2, who, 3, 3, the, cat, 3]
     assert window.token_type_ids == [0] * 7
     assert window.offset == 4
 
@@ -96,8 +89,8 @@ def test_other_templates():
         ("\u0301 cat", ["cat"], ["cat"]),
     ],
 )
-def test_places_in_the_text(tokenizer, text, pieces, words):
-    context = one(tokenizer, "who", text)[0].context
+def test_places_in_the_text(text, pieces, words):
+    context = one("who", text)[0].context
     if pieces is not None:
         found = zip(context.starts, context.ends, strict=True)
         assert [text[start:end] for start, end in found] == pieces

@@ -1,6 +1,7 @@
 """Small random checkpoints on disk, and what several folders compare answers by."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,6 +30,12 @@ JAPANESE = {
 LETTERS = (*SPECIAL_TOKENS, *"nicetomyuhrvg.,", "nice", "to", "the", "river", "##s", "rose")
 #: Texts on which the two differ.
 LETTER_TEXTS = ["nice to meet the rivers", "The river rose.", "the " * 40, ""]
+
+
+def tokenizer_of(words: Iterable[str]) -> hf_bert_impl.BertTokenizer:
+    """A tokenizer with ids 0 to 4 for special tokens, and from 5 on for the words."""
+    tokens = (*SPECIAL_TOKENS, *words)
+    return hf_bert_impl.BertTokenizer({token: number for number, token in enumerate(tokens)})
 
 
 def name_tokenizer(
