@@ -13,6 +13,7 @@ import hf_bert_impl
 from hf_bert_impl import BertTokenizer
 from hf_bert_impl.encoders.forward import Forward
 from hf_bert_impl.encoders.rows import ROWS
+from hf_bert_impl.parity import attended_positions
 from tests.model.cases import CHOICES, largest, masks, tensors
 from tests.model.cases import random_labels as labels_of_bert
 from tests.support.checkpoints import WORDS
@@ -28,7 +29,11 @@ FIELDS: dict[str, dict[str, Any]] = {
     "NomicBert": {},
     "Gte": {},
     "JinaEmbeddingsV3": {},
-    "ModernBert": {"local_attention": 6, "layer_types": ["sliding_attention", "full_attention"]},
+    "ModernBert": {
+        "local_attention": 6,
+        "num_hidden_layers": 2,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
     "EuroBert": {"num_key_value_heads": 1},
     "Ernie": {},
     "RobertaPreLayerNorm": {},
@@ -66,25 +71,19 @@ def random_config(name: str, seed: int, **fields: Any) -> Any:
         "attention_probs_dropout_prob": 0.0,
         "num_labels": 2 if "Question" in name else rng.choice([2, 3, 5]),
         "pad_token_id": rng.choice([0, 1, 2]) if prefix != "MPNet" else 1,
+        # Names of other architectures. A config ignores those that it does not read.
+        **{"attention_dropout": 0.0, "embedding_dropout": 0.0, "mlp_dropout": 0.0},
+        **{"classifier_dropout": 0.0, "dropout": 0.0, "qa_dropout": 0.0},
+        **{"seq_classif_dropout": 0.0, "summary_first_dropout": 0.0, "summary_last_dropout": 0.0},
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 3),
+        **{"mask_token_id": 4, "norm_eps": 1e-5},
     }
     values |= FIELDS.get(prefix, {})
-    if prefix in ("ModernBert", "EuroBert", "JinaEmbeddingsV3", "Gte", "NomicBert"):  # rotary
-        values |= {"attention_dropout": 0.0, "classifier_dropout": 0.0, "num_hidden_layers": 2}
-        values |= {"embedding_dropout": 0.0, "mlp_dropout": 0.0, "norm_eps": 1e-5}
-        values |= dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id"), 3)
-        values |= {"sep_token_id": 3, "mask_token_id": 4}
     if prefix == "Electra":
-        values |= {"embedding_size": rng.choice([values["hidden_size"], 11])}
-        values |= {"summary_first_dropout": 0.0, "summary_last_dropout": 0.0}
+        values["embedding_size"] = rng.choice([values["hidden_size"], 11])
     if prefix == "DistilBert":
-        theirs = {
-            **{"hidden_size": "dim", "num_hidden_layers": "n_layers"},
-            **{"num_attention_heads": "n_heads", "intermediate_size": "hidden_dim"},
-            **{"hidden_act": "activation", "hidden_dropout_prob": "dropout"},
-            "attention_probs_dropout_prob": "attention_dropout",
-        }
-        values = {theirs.get(field, field): value for field, value in values.items()}
-        values |= {"qa_dropout": 0.0, "seq_classif_dropout": 0.0}
+        values["hidden_dim"] = values.pop("intermediate_size")
+        values["activation"] = values.pop("hidden_act")
     return getattr(transformers, f"{prefix}Config")(**(values | fields))
 
 
@@ -139,29 +138,22 @@ def random_labels(model: Any, batch: dict[str, Any]) -> dict[str, Tensor]:
     return labels_of_bert(f"BertFor{task}", model.config, batch)
 
 
-def attended(batch: dict[str, Any]) -> Tensor:
-    """(B, S) or (B, C, S) bool."""
-    mask = batch.get("attention_mask")
-    return torch.ones_like(batch["input_ids"], dtype=torch.bool) if mask is None else mask != 0
-
-
 def assert_close(found: Any, expected: Any, tokens: Tensor, tolerance: float = 2e-5) -> None:
     """Compares all outputs at the attended tokens, and all that are not by token."""
     assert type(found) is type(expected) and list(found) == list(expected)
-    flat = tokens.flatten(0, -2)  # of the bare model below a choice
     named = tensors(found)
     for name, theirs in tensors(expected).items():
         ours = named[name]
         assert ours.shape == theirs.shape and ours.dtype == theirs.dtype, name
-        if theirs.shape[:2] == flat.shape:
-            ours, theirs = ours[flat], theirs[flat]
+        if theirs.shape[:2] == tokens.shape:
+            ours, theirs = ours[tokens], theirs[tokens]
         assert largest(ours - theirs) < tolerance, name
 
 
 @torch.no_grad()
 def assert_as_stock(model: Any, stock: Any, batch: dict[str, Any], tolerance: float = 2e-5) -> None:
     """Compares what two models give for a batch at its attended tokens."""
-    assert_close(model(**batch), stock(**batch), attended(batch), tolerance)
+    assert_close(model(**batch), stock(**batch), attended_positions(batch), tolerance)
 
 
 def count_stock_calls(monkeypatch: Any) -> list[str]:
@@ -180,23 +172,6 @@ def count_stock_calls(monkeypatch: Any) -> list[str]:
 
 def layers_of(model: Any) -> nn.ModuleList:
     return next(part for part in model.modules() if type(part) is nn.ModuleList)
-
-
-def linear_layers(model: Any) -> list[tuple[nn.Module, str]]:
-    """Each linear layer below the heads, as its parent and its name there."""
-    return [
-        (module, name)
-        for module in model.base_model.modules()
-        for name, part in module.named_children()
-        if isinstance(part, nn.Linear)
-    ]
-
-
-def new_linear(model: Any, rng: random.Random) -> None:
-    """Replaces a linear layer by another one with larger weights."""
-    module, name = rng.choice(linear_layers(model))
-    setattr(module, name, copy.deepcopy(getattr(module, name)))
-    getattr(module, name).weight.data.mul_(1.5)
 
 
 def step(model: Any) -> None:

@@ -3,7 +3,6 @@
 import copy
 import functools
 import pickle
-import random
 
 import accelerate
 import pytest
@@ -18,15 +17,14 @@ from hf_bert_impl.encoders.forward import forwards
 from hf_bert_impl.model.kernels import why_no_kernels
 from hf_bert_impl.model.linear import FloatProduct
 from hf_bert_impl.model.preparing import prepared_kernels
+from hf_bert_impl.parity import attended_positions
 from tests.encoders.cases import (
     ALL,
     PREFIXES,
     assert_as_stock,
     assert_close,
-    attended,
     count_stock_calls,
     layers_of,
-    new_linear,
     pair,
     random_batch,
     random_stock,
@@ -49,6 +47,11 @@ def attributes(model):
         path: (type(part), id(vars(part).get("config")), {*vars(part)})
         for path, part in model.named_modules()
     }
+
+
+def assert_same_state(model, expected):
+    """Bits and dtypes."""
+    torch.testing.assert_close(model.state_dict(), expected, rtol=0, atol=0)
 
 
 @pytest.fixture(params=PREFIXES)
@@ -84,9 +87,7 @@ def test_copies_and_files(prefix, dtype, tmp_path):
         assert forwards(again)[0].model is again.base_model
     model.save_pretrained(tmp_path)
     assert not list(tmp_path.glob("*.py"))
-    loaded = type(stock).from_pretrained(tmp_path)
-    for name, weight in stock.state_dict().items():
-        assert torch.equal(loaded.state_dict()[name], weight), name
+    assert_same_state(type(stock).from_pretrained(tmp_path), stock.state_dict())
     assert model.train() is model and not is_prepared(model)
     assert {p.dtype for p in model.parameters()} == {torch.float32}
 
@@ -101,7 +102,7 @@ def test_replicas_of_data_parallel(prefix):
     batch = random_batch(stock, "right")
     assert torch.equal(call(nn.DataParallel(model), batch).logits, call(model, batch).logits)
     step(stock)
-    assert_close(call(replicas[model], batch), call(stock, batch), attended(batch))
+    assert_as_stock(replicas[model], stock, batch)
 
 
 def reverse_layers(model):
@@ -115,38 +116,79 @@ def resize(model):
     model.resize_token_embeddings(model.config.vocab_size + 3)
 
 
-#: Changes that packed rows support.
-CHANGES = {
+def linear_in(layer):
+    return next(path for path, part in layer.named_modules() if isinstance(part, nn.Linear))
+
+
+def new_linear(model):
+    layer = layers_of(model)[0]
+    path = linear_in(layer)
+    layer.set_submodule(path, copy.deepcopy(layer.get_submodule(path)))
+    layer.get_submodule(path).weight.data.mul_(1.5)
+
+
+def double_a_layer(model):
+    layers_of(model)[0].register_forward_hook(
+        lambda module, given, out: (2 * out[0],) if type(out) is tuple else 2 * out
+    )
+
+
+class Flipped(nn.Linear):
+    """Adds the states of the sequence in reverse, so packed rows would be wrong."""
+
+    def forward(self, states):
+        return super().forward(states + states.flip(-2))
+
+
+def adapt_a_layer(model):
+    layer = layers_of(model)[0]
+    layer.get_submodule(linear_in(layer)).__class__ = Flipped
+
+
+#: Changes of both models that packed rows support.
+PACKED = {
     "weights": step,
-    "a new linear layer": lambda model: new_linear(model, random.Random(3)),
+    "a new linear layer": new_linear,
     "layers in another order": reverse_layers,
     "more words": resize,
-    "another attention": lambda m: m.set_attn_implementation("eager"),
-    "a layer in train mode": lambda model: in_one_layer(model, lambda layer: layer.train()),
+    "another attention": lambda model: model.set_attn_implementation("eager"),
+    "a layer in train mode": lambda model: layers_of(model)[0].train(),
     "another config": lambda model: setattr(model, "config", copy.deepcopy(model.config)),
+}
+#: Changes, or arguments, that need the padded states of stock's `forward`.
+PADDED = {
+    "attention weights": {"output_attentions": True},
+    "an argument without effect": {"head_mask": torch.ones(2, 3)},
+    "a mask of pairs": {"attention_mask": torch.ones(5, 1, 13, 13).bool()},
+    "a hook of a layer": double_a_layer,
+    "an adapter of another library": adapt_a_layer,
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", [*PACKED, *PADDED])
 def test_changes_are_seen(prefix, change, monkeypatch):
     model, stock = pair(f"{prefix}ForMaskedLM", 4)
     batch = random_batch(stock, "right")
-    calls = count_stock_calls(monkeypatch)
     call(model, batch)
-    for one in (model, stock):
-        CHANGES[change](one)
+    what = (PACKED | PADDED)[change]
+    if isinstance(what, dict):
+        batch |= what
+    else:
+        what(model), what(stock)
     batch["input_ids"][0] = model.config.vocab_size - 1
-    assert_as_stock(model, stock, batch, 1e-4)
-    assert not calls
+    calls = count_stock_calls(monkeypatch)
+    found, expected = call(model, batch), call(stock, batch)
+    tokens = attended_positions(batch)
+    assert_close(found, expected, tokens if change in PACKED else torch.ones(5, 13).bool(), 1e-4)
+    assert len(calls) == (change in PADDED)
 
 
-@pytest.mark.parametrize(
-    "prefix", ["Bert", "Roberta", "DistilBert", "MPNet", "ModernBert", "EuroBert"]
-)
+TOGETHER = {"Bert", "Roberta", "DistilBert", "MPNet", "ModernBert", "EuroBert"}
+
+
+@pytest.mark.parametrize("prefix", [prefix for prefix in ALL if prefix in TOGETHER])
 def test_layers_are_computed_together(prefix, monkeypatch):
     """Layers with equal input are one product, before and after states are recorded."""
-    if prefix not in ALL:
-        pytest.skip("this transformers has no such model")
     model, stock = pair(f"{prefix}Model", 1)
     batch, used = random_batch(stock, "right"), set()
     compute = FloatProduct.__call__
@@ -155,8 +197,7 @@ def test_layers_are_computed_together(prefix, monkeypatch):
     )
     for states in (False, True, False):
         used.clear()
-        found = call(model, batch | {"output_hidden_states": states})
-        assert_close(found, call(stock, batch | {"output_hidden_states": states}), attended(batch))
+        assert_as_stock(model, stock, batch | {"output_hidden_states": states})
         pooler = getattr(model, "pooler", None) is not None
         assert len(used) == 4 * stock.config.num_hidden_layers + pooler
 
@@ -185,65 +226,12 @@ def test_an_activation_that_is_not_alone():
     assert_as_stock(model, stock, batch, 1e-4)
 
 
-def in_one_layer(model, do):
-    do(layers_of(model)[0])
-
-
-def double(layer):
-    layer.register_forward_hook(lambda m, i, out: (2 * out[0],) if type(out) is tuple else 2 * out)
-
-
-class Flipped(nn.Linear):
-    """Adds the states of the sequence in reverse, so packed rows would be wrong."""
-
-    def forward(self, states):
-        return super().forward(states + states.flip(-2))
-
-
-def adapt_layer(layer):
-    next(part for part in layer.modules() if isinstance(part, nn.Linear)).__class__ = Flipped
-
-
-#: Cases for stock's `forward`: a change of the model, and arguments.
-BY_STOCK = {
-    "attention weights": (lambda model: None, {"output_attentions": True}),
-    "an argument without effect": (lambda model: None, {"head_mask": torch.ones(2, 3)}),
-    "a hook of a layer": (lambda model: in_one_layer(model, double), {}),
-    "an adapter of another library": (lambda model: in_one_layer(model, adapt_layer), {}),
-    "a mask of pairs": (lambda model: None, {"attention_mask": torch.ones(5, 1, 13, 13).bool()}),
-}
-
-
-@pytest.mark.parametrize("what", BY_STOCK)
-def test_computed_by_stock(prefix, what, monkeypatch):
-    change, options = BY_STOCK[what]
-    model, stock = pair(f"{prefix}Model", 6)
-    batch = random_batch(stock, "right") | options
-    for one in (model, stock):
-        change(one)
-    calls = count_stock_calls(monkeypatch)
-    expected = call(stock, batch)
-    found = call(model, batch)
-    assert len(calls) == 1
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, atol=2e-5, rtol=0)
-
-
-#: As a caller watches a model.
-WRAPPERS = {
-    "a function": lambda forward: lambda *args, **options: forward(*args, **options),
-    "a partial": functools.partial,
-}
-
-
-@pytest.mark.parametrize("wrapper", WRAPPERS)
 @pytest.mark.parametrize("name", ["RobertaModel", "RobertaForMaskedLM"])
-def test_a_wrapped_forward(name, wrapper):
-    stock = random_stock(name, 6)
-    model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
-    model.base_model.forward = WRAPPERS[wrapper](model.base_model.forward)
-    batch = random_batch(stock, "right")
-    assert_close(call(model, batch), call(stock, batch), attended(batch))
+def test_a_wrapped_forward(name):
+    """As a caller watches a model."""
+    model, stock = pair(name, 6)
+    model.base_model.forward = functools.partial(model.base_model.forward)
+    assert_as_stock(model, stock, random_batch(stock, "right"))
 
 
 def test_another_head_after_a_call():
@@ -257,11 +245,10 @@ def test_another_head_after_a_call():
 
 
 def test_exported():
-    stock = random_stock("DistilBertForTokenClassification", 2)
+    model, stock = pair("DistilBertForTokenClassification", 2)
     batch = random_batch(stock, "right")
-    model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
     program = torch.export.export(model, (), batch, strict=False).module()
-    assert_close(call(program, batch), call(stock, batch), attended(batch))
+    assert_as_stock(program, stock, batch)
 
 
 @pytest.mark.parametrize("name", ["Bert", "DistilBert", "MPNet"])
@@ -270,19 +257,18 @@ def test_accelerates_mixed_precision(monkeypatch, name):
     # The precision is a state of the process, which other tests may have set.
     for kind in (accelerate.state.AcceleratorState, accelerate.state.PartialState):
         monkeypatch.setattr(kind, "_shared_state", {})
-    stock = random_stock(f"{name}ForSequenceClassification")
+    model, stock = pair(f"{name}ForSequenceClassification")
     batch = random_batch(stock, "right")
-    model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
     accelerator = accelerate.Accelerator(cpu=True, mixed_precision="bf16")
-    prepared, expected = accelerator.prepare(model), call(stock, batch)
-    assert_close(call(prepared, batch), expected, attended(batch), 0.05)
+    prepared = accelerator.prepare(model)
+    assert_as_stock(prepared, stock, batch, 0.05)
     with pytest.raises(ValueError, match=r"has a wrapped forward\. Unwrap it"):
         hf_bert_impl.restore(model)
     accelerator.unwrap_model(prepared, keep_fp32_wrapper=False)
     with torch.no_grad():  # by place, since the model itself comes first now
         found = model(batch["input_ids"], batch["attention_mask"])
-    assert_close(found, expected, attended(batch))
-    assert_close(call(hf_bert_impl.restore(model), batch), expected, attended(batch), 1e-9)
+    assert_close(found, call(stock, batch), attended_positions(batch))
+    assert_as_stock(hf_bert_impl.restore(model), stock, batch, 1e-9)
 
 
 def test_gradient_checkpointing(monkeypatch):
@@ -300,7 +286,7 @@ def test_long_sequences(length):
     ids = torch.randint(3, stock.config.vocab_size, (2, length))
     mask = (torch.arange(length) < 512).long().expand(2, -1)
     batch = {"input_ids": ids.masked_fill(mask == 0, 2), "attention_mask": mask}
-    assert_close(call(model, batch), call(stock, batch), mask != 0, 1e-4)
+    assert_as_stock(model, stock, batch, 1e-4)
     with pytest.raises((IndexError, RuntimeError)):
         call(model, {"input_ids": ids})
 
@@ -382,12 +368,7 @@ def test_originals_come_back(name, convert, tmp_path):
     }
     for way in ways.values():
         model = hf_bert_impl.optimize(copy.deepcopy(stock), "bfloat16")
-        model = way(getattr(model, convert)())
-        assert {w: v.dtype for w, v in model.state_dict().items()} == {
-            w: v.dtype for w, v in before.items()
-        }
-        for path, weight in model.state_dict().items():
-            assert torch.equal(weight, before[path]), path
+        assert_same_state(way(getattr(model, convert)()), before)
     model = hf_bert_impl.optimize(copy.deepcopy(stock), "bfloat16")
     with torch.no_grad():
         changed = next(model.parameters()).mul_(2)

@@ -8,19 +8,20 @@ import torch
 
 import hf_bert_impl
 from hf_bert_impl.encoders.lengths import longest_sequence
+from hf_bert_impl.parity import attended_positions
 from tests.encoders.cases import (
     ALL,
     CLASSES,
     PREFIXES,
     assert_as_stock,
     assert_close,
-    attended,
     count_stock_calls,
     layers_of,
     pair,
     random_batch,
     random_labels,
 )
+from tests.model.cases import assert_same_gradients, gradients
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -29,29 +30,23 @@ def test_outputs_losses_and_gradients(name, monkeypatch):
     model, stock = pair(name, seed, backend=("eager", "sdpa")[seed % 2])
     for number, kind in enumerate(["right", "left", "holes", "both", "none"]):
         batch = random_batch(stock, kind, seed)
-        with monkeypatch.context() as patch, torch.no_grad():
+        with monkeypatch.context() as patch:
             calls = count_stock_calls(patch)
             states = {} if "Multiple" in name else {"output_hidden_states": number % 2 == 0}
-            assert_close(model(**batch, **states), stock(**batch, **states), attended(batch))
+            assert_as_stock(model, stock, batch | states)
             # A head that reads padding far from all tokens: stock's own attention decides.
             assert not calls or name.startswith("ModernBertFor")
         if name.endswith("Model"):
             continue
         for one in (model, stock):
-            one.train(number % 3 > 0).zero_grad()
+            one.train(number % 3 > 0)
         labels = random_labels(stock, batch)
         found, expected = model(**batch, **labels), stock(**batch, **labels)
-        assert_close(found, expected, attended(batch))
-        for result in (found, expected):
-            result.loss.backward()
-        for (path, ours), theirs in zip(model.named_parameters(), stock.parameters(), strict=True):
-            if theirs.grad is None:
-                assert ours.grad is None or not ours.grad.any(), path
-            else:
-                torch.testing.assert_close(ours.grad, theirs.grad, atol=2e-5, rtol=1e-4, msg=path)
-        for one in (model, stock):
-            one.eval()
+        assert_close(found, expected, attended_positions(batch))
+        found, expected = gradients(model, found.loss), gradients(stock, expected.loss)
+        assert_same_gradients(found, expected, 1e-4)
         hf_bert_impl.optimize(model, "float32")  # after training
+        stock.eval()
 
 
 #: By window, lengths around one and two of them, of several texts each. Long texts are computed by
@@ -76,18 +71,18 @@ def test_windows(window, lengths, kind):
     mask = {"left": mask.flip(1), "none": torch.ones_like(mask)}.get(kind, mask)
     batch = {"input_ids": torch.randint(5, 60, mask.shape), "attention_mask": mask}
     assert_as_stock(model, stock, batch)
-    for one in (model, stock):
-        one(**batch).last_hidden_state[mask != 0].square().sum().backward()
-    for (path, ours), theirs in zip(model.named_parameters(), stock.parameters(), strict=True):
-        scale = theirs.grad.abs().max().clamp(min=1)
-        assert (ours.grad - theirs.grad).abs().max() <= 2e-5 * scale, path
+    found, expected = (
+        gradients(one, one(**batch).last_hidden_state[mask != 0].square().sum())
+        for one in (model, stock)
+    )
+    assert_same_gradients(found, expected)
 
 
 @pytest.mark.parametrize("prefix", ALL)
 def test_arguments(prefix, monkeypatch):
     model, stock = pair(f"{prefix}Model", 3)
     batch = random_batch(stock, "right")
-    tokens, ids = attended(batch), batch["input_ids"]
+    tokens, ids = attended_positions(batch), batch["input_ids"]
     generator = torch.Generator().manual_seed(4)
     positions = torch.randint(3, stock.config.max_position_embeddings, ids.shape)
     cases = [
@@ -102,10 +97,7 @@ def test_arguments(prefix, monkeypatch):
         types = torch.randint(0, stock.config.type_vocab_size, ids.shape, generator=generator)
         cases.append({"token_type_ids": types})
     for case in cases:
-        with torch.no_grad():
-            given = batch | case
-            read = tokens if given["attention_mask"] is not None else given["input_ids"] >= 0
-            assert_close(model(**given), stock(**given), read)
+        assert_as_stock(model, stock, batch | case)
     with torch.no_grad():
         given = (ids, batch["attention_mask"])
         found, expected = model(*given, return_dict=False), stock(*given, return_dict=False)
@@ -119,14 +111,14 @@ def test_arguments(prefix, monkeypatch):
         ("XLMRobertaModel", {"pad_token_id": 0, "type_vocab_size": 1}),
         ("RobertaForMaskedLM", {"pad_token_id": 3, "vocab_size": 97}),
         ("ElectraModel", {"hidden_size": 30, "num_attention_heads": 3, "embedding_size": 30}),
-        ("ElectraForPreTraining", {"hidden_size": 30, "num_attention_heads": 3}),
+        ("ElectraForPreTraining", {"embedding_size": 64}),
         ("DistilBertModel", {"n_layers": 0}),
         ("DistilBertModel", {"pad_token_id": 60}),
         ("MPNetModel", {"relative_attention_num_buckets": 33, "pad_token_id": 0}),
     ],
 )
 def test_odd_configs(name, fields, monkeypatch):
-    model, stock = pair(name, 9, **({"embedding_size": 64} if "Electra" in name else {}) | fields)
+    model, stock = pair(name, 9, **fields)
     calls = count_stock_calls(monkeypatch)
     for kind in ("right", "holes"):
         batch = random_batch(stock, kind, length=12)
@@ -148,7 +140,7 @@ def test_packed_input(name):
     """Packed texts have the states, the scores and the loss of one row per text."""
     model, stock = pair(name, 5)
     batch = random_batch(stock, "right")
-    tokens = attended(batch)
+    tokens = attended_positions(batch)
     packed = {"input_ids": batch["input_ids"][tokens][None]}
     packed["cu_seq_lens_q"] = torch.tensor([0, *tokens.sum(1).tolist()]).cumsum(0).int()
     if "Question" not in name and "For" in name:

@@ -1,5 +1,7 @@
 """Head masks, pruning, relative positions, masks of every shape, attention on demand."""
 
+import functools
+
 import pytest
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
@@ -8,10 +10,9 @@ from hf_bert_impl import BertForMaskedLM, BertForSequenceClassification, BertMod
 from hf_bert_impl.model import attention
 from hf_bert_impl.model.attention import takes_varlen
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
-from hf_bert_impl.parity import attended_positions, reference_model
+from hf_bert_impl.parity import reference_model
 from tests.model.cases import (
     BACKENDS,
-    CHOICES,
     assert_as_fixture,
     assert_same,
     largest,
@@ -22,8 +23,6 @@ from tests.model.cases import (
 )
 
 TOLERANCE = 2e-5  # of the outputs that transformers 4.49 wrote
-#: Of a model two layers of which have five heads.
-FIVE_HEADS = dict(num_attention_heads=5, hidden_size=30, num_hidden_layers=2)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -35,25 +34,9 @@ def test_relative_positions_of_transformers_4(fixtures_dir, kind, padding_free, 
     model, info = BertForMaskedLM.from_pretrained(
         folder, attn_implementation=backend, padding_free=padding_free, output_loading_info=True
     )
-    assert not info["missing_keys"]
-    assert not info["unexpected_keys"]
+    assert not any(info.values())
     compared = assert_as_fixture(model, values, batch, batch["attention_mask"].bool())
     assert compared == {"mlm_logits", "embedding_output", "all_encoder_layers"}
-
-
-def test_sinusoidal_positions():
-    fields = dict(position_embedding_type="sinusoidal", hidden_size=15, num_attention_heads=5)
-    model, _ = model_and_batch("BertModel", 6, **fields)
-    table = model.embeddings.position_embeddings(torch.arange(9))
-    position = torch.arange(9, dtype=torch.float64)[:, None]
-    for column in range(15):
-        angle = position[:, 0] / 10000 ** (2 * (column // 2) / 15)
-        wave = angle.sin() if column % 2 == 0 else angle.cos()
-        assert largest(table[:, column].double() - wave) < 1e-6
-    assert not any("position" in name for name in model.state_dict())
-    ids = torch.tensor([[5, 6, 7], [6, 5, 7]])
-    states = outputs(model, {"input_ids": ids}).last_hidden_state
-    assert largest(states[0, 2] - states[1, 2]) > 1e-3  # order matters
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -77,63 +60,54 @@ def test_head_mask_of_transformers_4(fixtures_dir, which, padding_free, backend)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_pruning_as_transformers_4(fixtures_dir, tmp_path, backend):
     """Done here, and loaded as it was pruned there."""
-    values, batch = of_fixture(fixtures_dir / "head_mask_pruned")
-    model, info = BertForSequenceClassification.from_pretrained(
-        fixtures_dir / "head_mask_pruned", output_loading_info=True
+    load = functools.partial(
+        BertForSequenceClassification.from_pretrained, output_loading_info=True
     )
-    assert not info["missing_keys"] and not info["unexpected_keys"]
+    values, batch = of_fixture(fixtures_dir / "head_mask_pruned")
+    model, info = load(fixtures_dir / "head_mask_pruned")
+    assert not any(info.values())
     assert assert_as_fixture(model, values, batch) == {"logits"}
     values, batch = of_fixture(fixtures_dir / "head_mask")
-    model = BertForSequenceClassification.from_pretrained(
-        fixtures_dir / "head_mask", attn_implementation=backend
-    )
+    model, _ = load(fixtures_dir / "head_mask", attn_implementation=backend)
     pruned = {}
     for layer, head in values["pruned"].tolist():
         pruned.setdefault(layer, []).append(head)
     before = model.num_parameters()
     model.prune_heads(pruned)
     assert model.num_parameters() == before - 4 * 8 * (3 * 33 + 32)
-    with torch.no_grad():
-        assert largest(model(**batch).logits - values["logits_pruned"]) < TOLERANCE
     model.prune_heads(pruned)  # gone already: no error
     model.save_pretrained(tmp_path)
-    again, info = BertForSequenceClassification.from_pretrained(tmp_path, output_loading_info=True)
-    assert not info["missing_keys"]
+    again, info = load(tmp_path)
+    assert not any(info.values())
     assert again.config.pruned_heads == pruned
-    with torch.no_grad():
-        assert largest(again(**batch).logits - values["logits_pruned"]) < TOLERANCE
-        # Heads keep their numbers: masking pruned heads has no effect.
-        gone = torch.ones(2, 4)
-        for layer, heads in pruned.items():
-            gone[layer, heads] = 0
-        assert torch.equal(again(**batch).logits, again(**batch, head_mask=gone).logits)
+    for one in (model, again):
+        assert largest(outputs(one, batch).logits - values["logits_pruned"]) < TOLERANCE
+    # Heads keep their numbers: masking pruned heads has no effect.
+    gone = torch.ones(2, 4)
+    for layer, heads in pruned.items():
+        gone[layer, heads] = 0
+    assert torch.equal(outputs(again, batch).logits, outputs(again, batch, head_mask=gone).logits)
 
 
 @pytest.mark.parametrize("fields", [{}, CODERTIMO_FIELDS], ids=["bert", "codertimo"])
 def test_pruning_equals_masking(fields):
-    model, batch = model_and_batch("BertModel", 9, "holes", **FIVE_HEADS, **fields)
+    """Also with a mask for each head, which keeps a row for heads that are pruned."""
+    sizes = dict(num_attention_heads=5, hidden_size=30, num_hidden_layers=2)
+    model, batch = model_and_batch("BertModel", 9, "holes", **sizes, **fields)
+    by_head = torch.rand(5, 5, 13, 13, generator=torch.Generator().manual_seed(2)) > 0.5
+    by_head[:, :, range(13), range(13)] = True
+    calls = (batch, batch | {"attention_mask": by_head})
     head_mask = torch.ones(2, 5)
     head_mask[0, [1, 4]] = 0
     head_mask[1, 2] = 0
-    masked = outputs(model, batch, head_mask=head_mask)
+    expected = [outputs(model, call, head_mask=head_mask) for call in calls]
     attentions = outputs(model, batch, head_mask=head_mask, output_attentions=True).attentions
     assert not attentions[0][:, [1, 4]].any()
     model.prune_heads({0: [4], 1: [2]})
     model.prune_heads({0: [1]})
-    assert_same(outputs(model, batch), masked, batch)
     assert model.config.pruned_heads == {0: [1, 4], 1: [2]}
-
-
-def test_masks_by_head_of_a_pruned_layer():
-    """A mask keeps a row for each head of the config, pruned or not."""
-    model, batch = model_and_batch("BertModel", 9, "none", **FIVE_HEADS)
-    by_head = torch.rand(5, 5, 13, 13, generator=torch.Generator().manual_seed(2)) > 0.5
-    by_head[:, :, range(13), range(13)] = True
-    head_mask = torch.ones(2, 5)
-    head_mask[0, [1, 4]] = 0
-    expected = outputs(model, batch, attention_mask=by_head, head_mask=head_mask)
-    model.prune_heads({0: [1, 4]})
-    assert_same(outputs(model, batch, attention_mask=by_head), expected, batch)
+    for call, masked in zip(calls, expected, strict=True):
+        assert_same(outputs(model, call), masked, batch)
 
 
 @pytest.mark.parametrize(
@@ -193,21 +167,16 @@ KEY_MASKS = {
 @pytest.mark.parametrize("form", KEY_MASKS)
 @pytest.mark.parametrize("padding_free", [True, False])
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("head", ["BertForMaskedLM", "BertForMultipleChoice"])
-def test_masks_of_keys_in_four_dimensions(head, backend, padding_free, form):
+def test_masks_of_keys_in_four_dimensions(backend, padding_free, form):
     """(B, 1, 1, S) says what (B, S) says."""
     fields = dict(attn_implementation=backend, padding_free=padding_free)
     rows = masks()["right"].roll(-1, 0)  # the first is not whole, since it may be that of all
     mask = rows[:1].expand(5, 13) if form == "one for all rows" else rows
-    model, batch = model_and_batch(head, 8, mask, **fields)
-    wide = KEY_MASKS[form](rows)
-    if head == "BertForMultipleChoice":
-        wide = wide[:, None].expand(5, CHOICES, -1, -1, -1)
-    given = batch | {"attention_mask": wide}
+    model, batch = model_and_batch("BertForMaskedLM", 8, mask, **fields)
+    given = batch | {"attention_mask": KEY_MASKS[form](rows)}
     assert_same(outputs(model, given), outputs(reference_model(model), batch), batch)
-    hidden = ~attended_positions(batch)
     for probabilities in outputs(model, given, output_attentions=True).attentions:
-        assert not probabilities[hidden[:, None, None].expand_as(probabilities)].any()
+        assert not probabilities.transpose(1, 3)[mask == 0].any()
 
 
 @pytest.mark.slow
@@ -236,8 +205,7 @@ def test_a_block_mask(head):
     ("dtype", "head_size", "dropout", "capability", "expected"),
     [
         (torch.bfloat16, 64, 0, (9, 0), True),
-        (torch.float16, 32, 0, (8, 0), True),
-        (torch.float16, 256, 0, (8, 9), True),
+        (torch.float16, 256, 0, (8, 0), True),
         (torch.float32, 64, 0, (9, 0), False),
         (torch.float16, 60, 0, (9, 0), False),
         (torch.float16, 264, 0, (9, 0), False),

@@ -23,7 +23,8 @@ from tests.model.cases import (
 
 def codertimo(**fields):
     """A random model, a batch as the original's data set makes it, and what is not padding."""
-    values = dict(intermediate_size=52, num_hidden_layers=3, max_position_embeddings=23)
+    values = dict(hidden_size=15, num_attention_heads=5, intermediate_size=52)
+    values |= dict(num_hidden_layers=3, max_position_embeddings=23)
     config = random_config(3, "BertForPreTraining", **(CODERTIMO_FIELDS | values | fields))
     generator = torch.Generator().manual_seed(0)
     real = torch.arange(11) < torch.tensor((11, 4, 7, 1, 7))[:, None]
@@ -104,6 +105,7 @@ def test_gradients_are_the_originals(backend, padding_free, dropout):
     labels = random_labels("BertForPreTraining", model.config, batch)
     labels["labels"][~real] = -100
     state = model.state_dict()
+    assert not any("position" in name for name in state)
     weights = {name: state[name].detach().clone().requires_grad_() for name in state}
     torch.manual_seed(5)
     theirs = original_loss(weights, model.config, batch, labels, **dropout)

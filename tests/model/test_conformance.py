@@ -10,7 +10,6 @@ import torch
 
 from hf_bert_impl.model import kernels
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
-from hf_bert_impl.model.kernels import why_no_kernels
 from hf_bert_impl.model.preparing import prepared_kernels
 from tests.model.cases import (
     ACTIVATIONS,
@@ -40,7 +39,7 @@ class TestPaddedComputation(ModelConformance):
     fields: ClassVar = dict(padding_free=False)
     train_fields: ClassVar = {}
     seed = 17
-    test_float64 = test_save_and_load = test_copy = test_hooks = test_compile = None
+    test_float64 = test_save_and_load = test_hooks = test_compile = None
 
 
 class TestByOnednn(ModelConformance):
@@ -49,7 +48,7 @@ class TestByOnednn(ModelConformance):
     pytestmark = pytest.mark.usefixtures("by_onednn")
     heads = FEW_HEADS
     backends = ("sdpa",)
-    test_float64 = test_save_and_load = test_copy = test_compile = None
+    test_float64 = test_save_and_load = test_compile = None
 
 
 class TestDecoder(ModelConformance):
@@ -58,10 +57,10 @@ class TestDecoder(ModelConformance):
     test_attentions = None
 
 
-class MaskedOut(ModelConformance):
+class TestMaskedOut(ModelConformance):
     """Masked-out words are computed, and padding is not."""
 
-    test_attentions = test_save_and_load = test_copy = test_compile = None
+    test_attentions = test_save_and_load = test_compile = None
 
     def cases(self, model, labels=False):
         generator = torch.Generator().manual_seed(3)
@@ -81,16 +80,12 @@ class MaskedOut(ModelConformance):
             yield case._replace(real=case.real | is_word.flatten(0, -2))
 
 
-class TestMaskedOut(MaskedOut):
-    pass
-
-
-class Packed(ModelConformance):
+class TestPacked(ModelConformance):
     """Our model is given sequences end to end in one row, the reference a padded batch of them."""
 
     heads = tuple(head for head in HEADS if head != "BertForMultipleChoice")
     fields: ClassVar = dict(max_position_embeddings=33)
-    test_attentions = test_save_and_load = test_copy = None
+    test_attentions = test_save_and_load = None
 
     def cases(self, model, labels=False):
         head = type(model).__name__
@@ -114,17 +109,13 @@ class Packed(ModelConformance):
         return [case for case in self.cases(model, True) if "cu_seq_lens_q" in case.given]
 
 
-class TestPacked(Packed):
-    pass
-
-
-class TestPackedDecoder(Packed):
-    fields: ClassVar = Packed.fields | dict(is_decoder=True)
+class TestPackedDecoder(TestPacked):
+    fields: ClassVar = TestPacked.fields | dict(is_decoder=True)
     heads = FEW_HEADS
     test_train_mode = test_hooks = None
 
 
-class Prepared(ModelConformance):
+class TestPrepared(ModelConformance):
     backends = ("sdpa",)
     pytestmark = pytest.mark.usefixtures("needs_kernels")
     heads = ENCODER_HEADS
@@ -136,11 +127,7 @@ class Prepared(ModelConformance):
         return model
 
 
-class TestPrepared(Prepared):
-    pass
-
-
-class TestPreparedByTorch(Prepared):
+class TestPreparedByTorch(TestPrepared):
     """As with AVX2, where torch is faster for activations, and maybe for many rows."""
 
     heads = FEW_HEADS
@@ -152,28 +139,25 @@ class TestPreparedByTorch(Prepared):
         monkeypatch.setattr(kernels, "has_avx512", lambda: False)
 
 
-class TestPreparedPacked(Packed, Prepared):
-    heads = tuple(head for head in ENCODER_HEADS if head in Packed.heads)
+class TestPreparedPacked(TestPacked, TestPrepared):
+    heads = tuple(head for head in ENCODER_HEADS if head in TestPacked.heads)
     test_loss = test_gradients = test_hooks = None
 
 
-class PositionsOfOurOwn(ModelConformance):
+class TestRelativeKeyQuery(ModelConformance):
     """Positions that transformers 5 lacks, as the padded computation has them.
 
     `test_attention.py` compares the padded computation with transformers 4.
     """
 
     heads = ("BertModel", "BertForMaskedLM", "BertLMHeadModel")
+    fields: ClassVar = dict(position_embedding_type="relative_key_query")
     is_upstreams = False
     empty_row = False  # only transformers defines attention without tokens
-    test_copy = test_compile = None
+    test_compile = None
 
 
-class TestRelativeKeyQuery(PositionsOfOurOwn):
-    fields: ClassVar = dict(position_embedding_type="relative_key_query")
-
-
-class TestSinusoidal(PositionsOfOurOwn):
+class TestSinusoidal(TestRelativeKeyQuery):
     fields: ClassVar = dict(position_embedding_type="sinusoidal")
     test_float64 = test_hooks = None
 
@@ -182,15 +166,15 @@ class TestRelativeKey(TestSinusoidal):
     fields: ClassVar = dict(position_embedding_type="relative_key")
 
 
-class TestRelativeMaskedOut(MaskedOut, TestSinusoidal):
+class TestRelativeMaskedOut(TestMaskedOut, TestSinusoidal):
     heads = ("BertModel", "BertForMaskedLM")
     fields: ClassVar = TestRelativeKeyQuery.fields
     test_train_mode = None
 
 
-class TestPackedRelative(Packed, TestSinusoidal):
+class TestPackedRelative(TestPacked, TestSinusoidal):
     heads = ("BertModel", "BertLMHeadModel")
-    fields: ClassVar = Packed.fields | TestRelativeKeyQuery.fields
+    fields: ClassVar = TestPacked.fields | TestRelativeKeyQuery.fields
     test_loss = test_train_mode = None
 
 
@@ -209,40 +193,34 @@ class TestCodertimo(ModelConformance):
         return super().case(model, batch, labels)
 
 
-class TestPreparedCodertimo(Prepared, TestCodertimo):
+class TestPreparedCodertimo(TestPrepared, TestCodertimo):
     heads = MASKED_LM
 
 
-class TestPreparedRelative(Prepared, TestSinusoidal):
+class TestPreparedRelative(TestPrepared, TestSinusoidal):
     heads = ("BertModel", "BertForMaskedLM")
     fields: ClassVar = TestRelativeKeyQuery.fields
 
 
-class TestPreparedDecoder(Prepared, TestDecoder):
+class TestPreparedDecoder(TestPrepared, TestDecoder):
     pass
 
 
-class TestPackedCodertimo(Packed, TestCodertimo):
+class TestPackedCodertimo(TestPacked, TestCodertimo):
     heads = ("BertForPreTraining",)
-    fields: ClassVar = Packed.fields | CODERTIMO_FIELDS
+    fields: ClassVar = TestPacked.fields | CODERTIMO_FIELDS
 
 
 class TestBatchInvariant(ModelConformance):
     heads = (*FEW_HEADS, "BertForQuestionAnswering")
     backends = ("sdpa",)
     fields: ClassVar = dict(batch_invariant=True, hidden_act="gelu")
-    test_attentions = test_float64 = test_train_mode = test_save_and_load = test_copy = (
-        test_hooks
-    ) = None
+    pytestmark = pytest.mark.usefixtures("needs_kernels")
+    test_attentions = test_float64 = test_train_mode = test_save_and_load = test_hooks = None
     test_compile = None
 
-    @pytest.fixture(autouse=True)
-    def kernels(self):
-        if why_no_kernels(torch.float32) is not None:
-            pytest.skip("batch invariance does not run here")
 
-
-class LowPrecision(ModelConformance):
+class TestBFloat16(ModelConformance):
     """The error, compared with that of transformers in the same precision."""
 
     heads = ENCODER_HEADS
@@ -271,16 +249,11 @@ def error(model, case, exact):
     return (difference[case.real] if by_token else difference).mean()
 
 
-class TestBFloat16(LowPrecision):
-    pass
-
-
-class TestAutocast(LowPrecision):
+class TestAutocast(TestBFloat16):
     """Products in bfloat16 within a float32 model."""
 
     pytestmark = pytest.mark.usefixtures("by_onednn")
     dtype = torch.float32
-    test_copy = None  # autocast caches casts of weights
 
     @pytest.fixture(autouse=True)
     def autocast(self):
@@ -296,26 +269,21 @@ class TestAutocast(LowPrecision):
             assert 0.1 * allowed < error(model, case, exact) < allowed
 
 
-class TestPreparedBFloat16(LowPrecision, Prepared):
-    @pytest.fixture(autouse=True)
-    def kernels(self):
-        if why_no_kernels(self.dtype) is not None:
-            pytest.skip(f"this CPU has no kernels for {self.dtype}")
+class TestPreparedBFloat16(TestBFloat16, TestPrepared):
+    kernels = torch.bfloat16
 
 
 class TestPreparedFloat16(TestPreparedBFloat16):
-    dtype = torch.float16
+    dtype = kernels = torch.float16
 
 
-class TestInt8(LowPrecision):
+class TestInt8(TestBFloat16):
     heads = ("BertModel", "BertForMaskedLM", "BertForTokenClassification")
     dtype = torch.float32
     fields: ClassVar = dict(hidden_size=60, num_attention_heads=5, intermediate_size=96)
 
-    @pytest.fixture(autouse=True)
-    def kernels(self):
-        if why_no_kernels(torch.int8) is not None:
-            pytest.skip("this CPU or torch has no exact int8 kernels")
+    pytestmark = pytest.mark.usefixtures("needs_kernels")
+    kernels = torch.int8
 
     def ready(self, model):
         return model.prepare_for_inference("int8")

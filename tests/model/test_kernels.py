@@ -15,21 +15,6 @@ from tests.model.cases import model_and_batch, outputs, random_config, random_mo
 
 
 @pytest.fixture
-def fresh_choice(monkeypatch):
-    """Patches under which kernels are measured again."""
-
-    def forget():
-        for value in vars(kernels).values():
-            if hasattr(value, "cache_clear"):
-                value.cache_clear()
-
-    forget()
-    yield monkeypatch
-    monkeypatch.undo()
-    forget()
-
-
-@pytest.fixture
 def for_int8():
     """The kernels that are chosen for int8 here, and those without a library for few rows."""
     reason = kernels.why_no_kernels(torch.int8)
@@ -87,16 +72,16 @@ def test_int8_forms(name, for_int8):
         ("auto", "_half_is_fast", ""),
     ],
 )
-def test_what_a_machine_lacks_is_float32(dtype, check, said, fresh_choice, caplog):
-    fresh_choice.setattr(kernels, check, lambda *_: False)
-    fresh_choice.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+def test_what_a_machine_lacks_is_float32(dtype, check, said, fresh_kernels, caplog):
+    fresh_kernels.setattr(kernels, check, lambda *_: False)
+    fresh_kernels.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
     model = random_model("BertModel", random_config(25)).prepare_for_inference(dtype)
     assert model.dtype == prepared_kernels(model).dtype == torch.float32
     assert said in caplog.text
     assert ("so the model computes in float32" in caplog.text) == bool(said)
 
 
-def test_int8_under_another_default_dtype(fresh_choice, for_int8):
+def test_int8_under_another_default_dtype(fresh_kernels, for_int8):
     """Kernels and forms are tried in float32, whatever `torch.set_default_dtype` says."""
     model, batch = model_and_batch("BertModel", 8)
     expected = outputs(copy.deepcopy(model).prepare_for_inference("int8"), batch)[0]
@@ -121,7 +106,7 @@ def test_nothing_is_packed_on_an_accelerator(monkeypatch, caplog):
     assert prepared_kernels(model) is None and torch.equal(outputs(model, batch)[0], expected)
 
 
-def test_auto_takes_what_the_machine_has(caplog, minilm_path, fresh_choice):
+def test_auto_takes_what_the_machine_has(caplog, minilm_path, fresh_kernels):
     chosen = kernels.fastest_dtype(torch.device("cpu"))
     assert kernels.why_no_kernels(chosen) is None
     threads, random = torch.get_num_threads(), torch.get_rng_state()

@@ -5,16 +5,14 @@
 
 import copy
 import random
+from unittest import mock
 
 import pytest
 import torch
 from torch import nn
 
-from hf_bert_impl.model import kernels, layers
-from hf_bert_impl.model.linear import PRODUCTS, Product, computed_by, rounded_up
-from hf_bert_impl.model.linear import linear as linear_here
+from hf_bert_impl.model import kernels, layers, linear
 from hf_bert_impl.model.preparing import packable, prepared_kernels
-from hf_bert_impl.model.route import Inside
 from tests.model.cases import (
     assert_same,
     model_and_batch,
@@ -28,55 +26,37 @@ from tests.model.cases import (
 # --- live weights -------------------------------------------------------------------------------
 
 
-def linear(layer, states):
-    """The layer, inside another module, by the product that a call finds for it."""
-    inside, root = Inside(), nn.Sequential(layer)
-    inside.why_padded(root)
-    with computed_by(inside.products(root)):
-        assert PRODUCTS.get()
-        return linear_here(layer, states)
-
-
-@pytest.mark.parametrize("shape", [(2, 3, 13), (13,)])
-@pytest.mark.parametrize("wanted", range(1, 8))
-def test_only_the_gradients_that_are_wanted(shape, wanted, by_onednn):
-    torch.manual_seed(wanted)
-    layer = nn.Linear(13, 7)
-    tensors = (torch.randn(shape), layer.weight, layer.bias)
-    for bit, tensor in enumerate(tensors):
-        tensor.requires_grad_(bool(wanted & 1 << bit))
-    needed = [tensor for tensor in tensors if tensor.requires_grad]
+def derivatives(model, batch, wanted):
+    """Gradients, the gradients of their squares, many at once; and how many numbers were kept."""
     kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        found = linear(layer, tensors[0])
-    assert "_Product" in str(found.grad_fn.name()) or len(shape) > 2 or found.ndim == 1
-    # Frozen weights keep no states alive.
-    assert len(kept) == bool(wanted & 1) + bool(wanted & 2)
-    found += 1  # as above, where autograd could forbid it
-    above = torch.randn(found.shape)
-    expected = torch.autograd.grad(layer(tensors[0]), needed, above)
-    for a, b in zip(torch.autograd.grad(found, needed, above), expected, strict=True):
-        assert torch.allclose(a, b, atol=1e-5)
+    hooks = (lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor)
+    with torch.autograd.graph.saved_tensors_hooks(*hooks):
+        states = model(**batch).last_hidden_state
+    above = torch.randn(3, *states.shape, generator=torch.Generator().manual_seed(1))
+    many = torch.autograd.grad(states, wanted, above, is_grads_batched=True, retain_graph=True)
+    first = torch.autograd.grad(states, wanted, above[0], create_graph=True)
+    squares = sum(gradient.square().sum() for gradient in first)
+    return [*first, *torch.autograd.grad(squares, wanted, materialize_grads=True), *many], sum(kept)
 
 
-def test_derivatives_of_gradients_and_many_at_once(by_onednn):
-    torch.manual_seed(0)
-    layer, states = nn.Linear(13, 7), torch.randn(5, 13, requires_grad=True)
-
-    def penalty(call):
-        (slope,) = torch.autograd.grad((call(states) ** 2).sum(), states, create_graph=True)
-        return torch.autograd.grad((slope**2).sum(), [states, layer.weight])
-
-    def jacobian(call):
-        directions = torch.eye(35).view(35, 5, 7)
-        return torch.autograd.grad(
-            call(states), [states, layer.weight, layer.bias], directions, is_grads_batched=True
-        )
-
-    for derivative in (penalty, jacobian):
-        expected = derivative(layer)
-        for a, b in zip(derivative(lambda x: linear(layer, x)), expected, strict=True):
-            assert torch.allclose(a, b, rtol=1e-4, atol=1e-4)
+@pytest.mark.parametrize("frozen", ["nothing", "weight", "bias", "layer"])
+def test_derivatives_of_what_is_not_frozen(frozen, by_onednn, monkeypatch):
+    """They are torch's, and frozen weights keep no more states alive than there."""
+    multiply = mock.Mock(wraps=linear.multiply)
+    monkeypatch.setattr(linear, "multiply", multiply)
+    model, batch = model_and_batch("BertModel", 4, attn_implementation="eager")
+    embeddings = model.get_input_embeddings()(batch.pop("input_ids")).detach()
+    batch["inputs_embeds"] = embeddings.requires_grad_()
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(frozen not in name)
+    inside = model.encoder.parameters()
+    wanted = [embeddings, *(parameter for parameter in inside if parameter.requires_grad)]
+    found, kept = derivatives(model, batch, wanted)
+    assert multiply.called
+    with torch.backends.mkldnn.flags(enabled=False):
+        expected, kept_there = derivatives(model, batch, wanted)
+    assert kept == kept_there
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_feed_forward_in_slices(by_onednn, monkeypatch):
@@ -101,38 +81,22 @@ def test_feed_forward_in_slices(by_onednn, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [False, None, "bfloat16", "int8"])
-def test_kernels_get_few_numbers_of_rows(dtype, by_onednn, needs_kernels, monkeypatch):
+def test_kernels_get_few_numbers_of_rows(dtype, by_onednn, needs_kernels):
     """oneDNN keeps a primitive for each number of rows, so memory would grow with the texts."""
-    model, _ = model_and_batch("BertForMaskedLM", 4)
+    model, _ = model_and_batch("BertForMaskedLM", 4, num_hidden_layers=1)
     if dtype is not False:
         model.prepare_for_inference(dtype)
-    kinds, seen, calls = [Product], set(), []
-
-    def watch(kind, own):
-        def call(self, states, *rest):
-            calls.append(states)
-            before = len(calls)
-            output = own(self, states, *rest)
-            if len(calls) == before:  # it called no other, so a kernel computed these rows
-                seen.add(len(states))
-            return output
-
-        monkeypatch.setattr(kind, "__call__", call)
-
-    while kinds:
-        kind = kinds.pop()
-        kinds += kind.__subclasses__()
-        if "__call__" in vars(kind):
-            watch(kind, kind.__call__)
     draw, tokens = random.Random(3), set()
-    for _ in range(60):
-        rows, length = draw.randint(1, 7), draw.randint(2, 13)
-        ends = torch.tensor([length, *(draw.randint(1, length) for _ in range(rows - 1))])
-        mask = (torch.arange(length) < ends[:, None]).long()
-        outputs(model, {"input_ids": mask * draw.randint(1, 60), "attention_mask": mask})
-        tokens.add(int(ends.sum()))
-    assert seen == {rounded_up(size) for size in seen} and len(tokens) > 20
-    assert len(seen) <= 24
+    with torch.profiler.profile(record_shapes=True) as profile:
+        for _ in range(30):
+            rows, length = draw.randint(1, 7), draw.randint(2, 13)
+            ends = torch.tensor([length, *(draw.randint(1, length) for _ in range(rows - 1))])
+            mask = (torch.arange(length) < ends[:, None]).long()
+            outputs(model, {"input_ids": mask * draw.randint(1, 60), "attention_mask": mask})
+            tokens.add(int(ends.sum()))
+    sizes = {event.input_shapes[0][0] for event in profile.events() if "linear_" in event.name}
+    assert sizes == {linear.rounded_up(size) for size in sizes} and len(tokens) > 20
+    assert 10 < len(sizes) <= 24
 
 
 # --- packed weights -----------------------------------------------------------------------------

@@ -6,16 +6,10 @@ import random
 import pytest
 import torch
 
-from hf_bert_impl.model import kernels, linear, steady
+from hf_bert_impl.model import kernels, linear
 from hf_bert_impl.model.preparing import prepared_kernels
 from hf_bert_impl.parity.tensors import selected_tensors
-from tests.model.cases import (
-    ENCODER_HEADS,
-    masks,
-    outputs,
-    random_config,
-    random_model,
-)
+from tests.model.cases import ENCODER_HEADS, masks, outputs, random_config, random_model
 
 HAS_KERNELS = kernels.why_no_kernels(torch.float32) is None
 pytestmark = pytest.mark.skipif(not HAS_KERNELS, reason="this torch comes without oneDNN")
@@ -53,37 +47,26 @@ def lay_out(sequences, layout, rng):
     return {"input_ids": ids, "attention_mask": mask.long(), "position_ids": positions}, mask
 
 
-def of_each(model, sequences, layout="right", rng=None, with_gradients=False, **options):
-    """The outputs of each sequence, by name."""
+def numbers(model, sequences, layout="right", rng=None, **options):
+    """The outputs of all sequences, end to end, by name."""
     batch, mask = lay_out(sequences, layout, rng)
     if type(model).__name__ == "BertForMultipleChoice":
         batch = {name: tensor[:, None] for name, tensor in batch.items()}
-    with torch.set_grad_enabled(with_gradients):
-        found = selected_tensors(model(**batch, output_hidden_states=True, **options), mask)
-    lengths = [len(sequence) for sequence in sequences]
-    values = [{} for _ in sequences]
-    for name, tensor in found.items():
-        is_by_token = len(tensor) == sum(lengths)
-        if is_by_token or layout != "left":  # there the pooler reads padding
-            for one, value in zip(values, tensor.split(lengths if is_by_token else 1), strict=True):
-                one[name] = value
-    return values
-
-
-def assert_equal_bits(found, expected):
-    for name, values in found.items():
-        assert torch.equal(values, expected[name]), name
+    found = selected_tensors(model(**batch, output_hidden_states=True, **options), mask)
+    if layout == "left":  # there the pooler reads padding
+        found = {name: values for name, values in found.items() if len(values) == mask.sum()}
+    return found
 
 
 def assert_as_alone(model, lengths, layout, rng, **options):
     """Compares the bits of sequences in two batches with each sequence alone."""
     sequences = [torch.randint(1, model.config.vocab_size, (n,)) for n in lengths]
-    alone = [of_each(model, [sequence], **options)[0] for sequence in sequences]
+    alone = [numbers(model, [sequence], **options) for sequence in sequences]
     order = rng.sample(range(len(sequences)), len(sequences))
     for chosen in (order, order[: len(order) // 2 + 1]):
-        batch = [sequences[i] for i in chosen]
-        for i, found in zip(chosen, of_each(model, batch, layout, rng, **options), strict=True):
-            assert_equal_bits(found, alone[i])
+        found = numbers(model, [sequences[i] for i in chosen], layout, rng, **options)
+        for name, values in found.items():
+            assert torch.equal(values, torch.cat([alone[i][name] for i in chosen])), name
 
 
 SLOW = [
@@ -118,12 +101,13 @@ def test_a_sequence_alone_and_in_a_batch(head, prepared, backend, layout):
     if prepared is not None:
         model.prepare_for_inference(prepared)
     options = {"head_mask": torch.rand(heads)} if rng.random() < 0.3 else {}
-    if rng.random() < 0.3 and config.hidden_act in ("gelu", "relu", "tanh"):
-        options["with_gradients"] = True
+    has_gradients = rng.random() < 0.3 and config.hidden_act in ("gelu", "relu", "tanh")
     lengths = rng.choices([1, 2, 3, 5, 5, 8, 13, 31, 40], k=rng.randint(2, 9))
-    assert_as_alone(model, lengths, layout, rng, **options)
+    with torch.set_grad_enabled(has_gradients):
+        assert_as_alone(model, lengths, layout, rng, **options)
 
 
+@torch.no_grad()
 def test_switched_on_after_preparing():
     """With a layer that lacks a head, and with masked-out words."""
     fields = dict(hidden_size=48, num_attention_heads=2, num_hidden_layers=2, hidden_act="gelu")
@@ -162,6 +146,7 @@ def test_switched_off_after_a_call(head, prepared):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("prepared", [False, True])
+@torch.no_grad()
 def test_long_sequences(prepared):
     """Beyond 256 tokens another kernel attends."""
     fields = dict(hidden_size=48, num_attention_heads=6, max_position_embeddings=400)
@@ -171,36 +156,25 @@ def test_long_sequences(prepared):
     assert_as_alone(model, (257, 300, 3, 257, 399), "right", random.Random(0))
 
 
-def one_up(output, where):
-    """The next larger number in those places."""
-    output[where] = torch.nextafter(output[where], torch.full_like(output[where], torch.inf))
-    return output
+def make_differ(patch, where, activation=None):
+    """Makes the kernels of floats differ, packed and plain; or those of one activation.
 
+    Numbers at the places that `where` gives for an output are the next larger ones.
+    """
 
-@pytest.fixture
-def make_differ(monkeypatch):
-    """Makes the kernels of floats differ, packed and plain; or those of one activation."""
+    def differing(compute):
+        def call(*arguments):
+            output = compute(*arguments)
+            if output.ndim == 2 and activation in (None, getattr(arguments[-1], "name", None)):
+                places = where(output)
+                above = torch.full_like(output[places], torch.inf)
+                output[places] = torch.nextafter(output[places], above)
+            return output
 
-    def forget():
-        steady._is_steady.cache_clear()
-        steady._agrees.cache_clear()
+        return call
 
-    def make(fault, activation=None):
-        def differing(compute):
-            def call(*arguments):
-                output = compute(*arguments)
-                is_other = activation and activation != getattr(arguments[-1], "name", None)
-                return output if is_other or output.ndim != 2 else one_up(output, fault(output))
-
-            return call
-
-        monkeypatch.setattr(linear, "multiply", differing(linear.multiply))
-        packed = linear.FloatProduct
-        monkeypatch.setattr(packed, "__call__", differing(packed.__call__))
-        forget()
-
-    yield make
-    forget()
+    patch.setattr(linear, "multiply", differing(linear.multiply))
+    patch.setattr(linear.FloatProduct, "__call__", differing(linear.FloatProduct.__call__))
 
 
 #: Where a kernel gives other bits than calls of other sizes, and how many of 24 calls are refused.
@@ -216,10 +190,11 @@ FAULTS = {
 
 @pytest.mark.parametrize("prepared", [False, True])
 @pytest.mark.parametrize("name", FAULTS)
-def test_kernels_that_differ(make_differ, name, prepared):
+@torch.no_grad()
+def test_kernels_that_differ(fresh_kernels, name, prepared):
     """The probe finds these calls, and they are refused. The others have the same bits."""
     fault, expected = FAULTS[name]
-    make_differ(fault)
+    make_differ(fresh_kernels, fault)
     fields = dict(hidden_size=24, num_attention_heads=2, num_hidden_layers=1, hidden_act="gelu")
     fields |= dict(max_position_embeddings=60, batch_invariant=True)
     model = random_model("BertModel", random_config(9, **fields))
@@ -231,23 +206,23 @@ def test_kernels_that_differ(make_differ, name, prepared):
         sequences, passed = list(torch.randint(1, 61, (9, length))), []
         for texts in (1, 2, 4, 5, 7, 9):
             try:
-                passed.append(of_each(model, sequences[:texts]))
+                passed.append(numbers(model, sequences[:texts]))
             except ValueError as error:
                 assert "cannot be kept on this CPU: with" in str(error)
                 refused += 1
         for found in passed:
-            for one, alike in zip(found, passed[-1], strict=False):
-                assert_equal_bits(one, alike)
+            for key, values in found.items():
+                assert torch.equal(values, passed[-1][key][: len(values)]), key
     assert refused == expected
 
 
-def test_an_activation_that_differs_is_named(make_differ):
+def test_an_activation_that_differs_is_named(fresh_kernels):
     """Its product has the same bits in every call."""
-    make_differ(lambda out: len(out) < 8, "gelu")
+    make_differ(fresh_kernels, lambda out: len(out) < 8, "gelu")
     config = random_config(9, intermediate_size=40, hidden_act="gelu", batch_invariant=True)
     model = random_model("BertModel", config).prepare_for_inference()
     with pytest.raises(ValueError, match="no kernel for the activation gelu of 40 numbers"):
-        of_each(model, [torch.tensor([1, 2, 3])])
+        outputs(model, {"input_ids": torch.tensor([[1, 2, 3]])})
 
 
 @pytest.mark.parametrize(
