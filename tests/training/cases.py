@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from transformers import TrainerCallback
 
-from hf_bert_impl.tasks.base import Columns
+from hf_bert_impl.tasks.base import Columns, Task
+from hf_bert_impl.tasks.registry import make_task
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 
 RUN = Path(__file__).with_name("run.py")
@@ -22,9 +24,47 @@ SIZES = {
     "intermediate_size": 44,
     "max_position_embeddings": 43,
 }
+#: Random numbers of dropout are of each process.
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 #: Of the log, and different each time.
 TIMES = {"tokens_per_second", "train_runtime", "train_loss"}
 TIMES |= {"train_samples_per_second", "train_steps_per_second"}
+
+
+def run_apart(fields: dict[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs options of run.py in a process of its own."""
+    file = Path(fields["output"]).with_name("run.json")
+    file.write_text(json.dumps([fields], default=str))
+    command = [sys.executable, str(RUN), str(file), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    a, b = weights(one), weights(other)
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+class Recipe(TrainerCallback):
+    """Keeps the rates in thousandths, and what the optimizer does to each parameter."""
+
+    def __init__(self):
+        self.rates, self.groups = [], {}
+
+    def on_log(self, args, state, control, logs, **rest):
+        self.rates += [1000 * logs["learning_rate"]] if "learning_rate" in logs else []
+
+    def on_step_end(self, args, state, control, model, optimizer, **rest):
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self.groups[names[id(parameter)]] = group["weight_decay"], group["eps"]
+
+
+# --- pre-training ----------------------------------------------------------------------------
 
 
 def write_text(file: Path, count: int) -> None:
@@ -62,42 +102,27 @@ def read_log(output: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
 
 
-def run_apart(fields: dict[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs options of run.py in a process of its own."""
-    file = Path(fields["output"]).with_name("run.json")
-    file.write_text(json.dumps([fields], default=str))
-    command = [sys.executable, str(RUN), str(file), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+# --- fine-tuning -----------------------------------------------------------------------------
+
+#: By task, its columns of the fixture `data`.
+COLUMNS = {
+    "classification": Columns("text", None, "mood"),
+    "several labels": Columns("text", None, "moods"),
+    "regression": Columns("text", None, "score"),
+    "token-classification": Columns(),
+    "multiple-choice": Columns("text", "choices", "right"),
+    "masked-lm": Columns("line"),
+    "question-answering": Columns(),
+}
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "model.safetensors")
-
-
-def same_weights(one: Path, other: Path) -> bool:
-    a, b = weights(one), weights(other)
-    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
-
-
-# --- fine-tuning ---------------------------------------------------------------------------------
-
-COLUMNS = Columns("0", None, "1")
+def task_of(name: str) -> Task:
+    """A task on the fixture `data`, or questions on the fixture `squad`."""
+    if name == "several labels":
+        return make_task("classification", COLUMNS[name], multi_label=True)
+    return make_task(name, COLUMNS[name])
 
 
 def write_history(folder: Path, task: Any, splits: Any, outputs: Any, history: list) -> None:
     """In place of pictures: what the Trainer logged, the loss of each step among it."""
     (folder / "history.json").write_text(json.dumps(history))
-
-
-def squad_paragraphs(sentences: list[list[str]]) -> list[dict]:
-    """Contexts out of sentences, each with a question; most of them answer it."""
-    chance, paragraphs = random.Random(11), []
-    for number, words in enumerate(sentences):
-        known = chance.random() < 0.6
-        name = chance.choice(["ann", "bob"])
-        words.insert(chance.randrange(len(words) + 1), name if known else "odd")
-        context = " ".join(words)
-        answers = [{"text": name, "answer_start": context.index(name)}] if known else []
-        question = {"id": str(number), "question": "who is here", "answers": answers}
-        paragraphs.append({"context": context, "qas": [question | {"is_impossible": not known}]})
-    return paragraphs

@@ -1,19 +1,19 @@
-"""A tiny BERT with files of every task that it can learn, and small runs of pre-training."""
+"""A tiny BERT with data of every task that it can learn, and small runs of pre-training."""
 
+import itertools
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from transformers import TrainerCallback
 
-from hf_bert_impl.tasks.registry import make_task
 from hf_bert_impl.training import finetuning, pretraining
 from hf_bert_impl.training.finetuning import Sources, finetune
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from tests.support.checkpoints import SPECIAL_TOKENS, save_checkpoint
 from tests.training import cases
-from tests.training.cases import COLUMNS, small_run, write_text
+from tests.training.cases import small_run, task_of, write_text
 
 FILLERS = ("the", "river", "rose", "over", "night", "and", "a", "day", "is", "here")
 WORDS = (
@@ -21,6 +21,7 @@ WORDS = (
     *FILLERS,
     *("good", "bad", "odd", "who", "what", "ann", "bob", "paris", "rome", "##ly", "##s", ".", ","),
 )
+NAMES = ([("ann", "B-per"), ("bobs", "I-per")], [("paris", "B-loc")], [("rome", "B-loc")])
 
 
 @pytest.fixture(scope="session")
@@ -31,71 +32,76 @@ def tiny_bert(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def sentences() -> Callable[..., list[list[str]]]:
-    """Random sentences of fillers, of unequal lengths."""
-
-    def make(count: int, seed: int) -> list[list[str]]:
-        chance = random.Random(seed)
-        return [chance.choices(FILLERS, k=chance.randint(2, 9)) for _ in range(count)]
-
-    return make
-
-
-@pytest.fixture
-def sentiment(tmp_path, sentences) -> Callable[..., str]:
-    """Write sentences with "good" or "bad" in them and that label, without a header."""
+def data(tmp_path) -> Callable[..., str]:
+    """Writes sentences of unequal lengths as JSON lines, with the columns of every task."""
 
     def write(name: str, count: int, seed: int) -> str:
-        chance = random.Random(-seed - 1)
-        lines = []
-        for words in sentences(count, seed):
-            label = chance.choice(["good", "bad"])
-            words.insert(chance.randrange(len(words)), label)
-            lines.append(f"{' '.join(words)}\t{label[0].upper()}\n")
-        (tmp_path / f"{name}.tsv").write_text("".join(lines))
-        return str(tmp_path / f"{name}.tsv")
+        chance, lines = random.Random(seed), []
+        for _ in range(count):
+            goods = chance.choice([0, 0, 1, 2, 3])
+            moods = [*(["good"] * goods or ["bad"]), *["odd"] * chance.randrange(2)]
+            fillers = chance.choices(FILLERS, k=chance.randint(2, 9))
+            parts = [[(word, "O")] for word in (*fillers, *moods)] + [chance.choice(NAMES)]
+            chance.shuffle(parts)
+            words, tags = zip(*itertools.chain(*parts), strict=True)
+            choices = chance.sample(["good day", "bad day", "bad night"], 3)
+            line = {
+                "text": " ".join(words),
+                "mood": "G" if goods else "B",
+                "moods": sorted({*moods} - {"bad"}),
+                "score": goods * 1.5,
+                "choices": choices,
+                "right": choices.index("good day"),
+                "tokens": words,
+                "tags": tags,
+                # Windows of it can be foretold.
+                "line": "the river rose over night and " * 6,
+            }
+            lines.append(json.dumps(line) + "\n")
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
+        return str(tmp_path / f"{name}.jsonl")
 
     return write
 
 
 @pytest.fixture
-def run(tiny_bert, tmp_path, sentiment, monkeypatch):
-    """Fine-tune on sentiment data, without pictures; arguments replace sources and options."""
-    monkeypatch.setattr(finetuning, "write_pictures", lambda *_: None)
-    files = {"train": sentiment("train", 40, 1), "validation": sentiment("dev", 13, 2)}
+def squad(tmp_path) -> Callable[..., str]:
+    """Writes questions about sentences, most of which answer them, in SQuAD's format."""
 
-    def run(task=None, callbacks=(), **changes):
-        sources = files | {key: changes.pop(key) for key in (*files, "test") if key in changes}
-        options = {"model": str(tiny_bert), "output": tmp_path / "out", "epochs": 1} | changes
-        return finetune(
-            task or make_task("classification", COLUMNS),
-            Sources(**sources),
-            FinetuningOptions(**options),
-            callbacks,
-        )
+    def write(count: int, seed: int, only_answered: bool = False) -> str:
+        chance, paragraphs = random.Random(seed), []
+        for number in range(count):
+            known = only_answered or chance.random() < 0.6
+            name = chance.choice(["ann", "bob"])
+            words = [*chance.choices(FILLERS, k=chance.randint(2, 9)), name if known else "odd"]
+            chance.shuffle(words)
+            context = " ".join(words)
+            answers = [{"text": name, "answer_start": context.index(name)}] if known else []
+            question = {"id": str(number), "question": "who is here", "answers": answers}
+            question |= {} if only_answered else {"is_impossible": not known}
+            paragraphs.append({"context": context, "qas": [question]})
+        version = "1.1" if only_answered else "v2.0"
+        file = tmp_path / f"squad {version}.json"
+        file.write_text(json.dumps({"version": version, "data": [{"paragraphs": paragraphs}]}))
+        return str(file)
 
-    return run
-
-
-class Recipe(TrainerCallback):
-    """Keeps the rates, and what the optimizer does to each parameter."""
-
-    def __init__(self):
-        self.rates, self.groups = [], {}
-
-    def on_log(self, args, state, control, logs, **rest):
-        self.rates += [logs["learning_rate"]] if "learning_rate" in logs else []
-
-    def on_step_end(self, args, state, control, model, optimizer, **rest):
-        names = {id(parameter): name for name, parameter in model.named_parameters()}
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                self.groups[names[id(parameter)]] = group["weight_decay"], group["eps"]
+    return write
 
 
 @pytest.fixture
-def recipe():
-    return Recipe()
+def run(tiny_bert, tmp_path, data, monkeypatch):
+    """Fine-tune a classifier; arguments replace the task, sources and options."""
+    draw = finetuning.write_pictures
+    files = {"train": data("train", 40, 1), "validation": data("dev", 13, 2)}
+
+    def run(task=None, callbacks=(), pictures=False, **changes):
+        monkeypatch.setattr(finetuning, "write_pictures", draw if pictures else lambda *_: None)
+        sources = files | {key: changes.pop(key) for key in (*files, "test") if key in changes}
+        options = {"model": str(tiny_bert), "output": tmp_path / "out", "epochs": 1} | changes
+        task = task or task_of("classification")
+        return finetune(task, Sources(**sources), FinetuningOptions(**options), callbacks)
+
+    return run
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Runs in processes of their own, which can be killed where it hurts most.
 
 Usage: run.py RUNS.json [N]. The file holds the options of one pre-training run or more, or `task`,
-`columns`, `sources` and options of fine-tuning. `stop_at` is a step at which a run is interrupted,
+`sources` and options of fine-tuning. `stop_at` is a step at which a run is interrupted,
 and `die_at` one at which the last process kills itself, once. With N the process is killed halfway
 through the N-th file that torch writes.
 """
@@ -17,12 +17,10 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from hf_bert_impl.tasks.base import Columns
-from hf_bert_impl.tasks.registry import make_task
 from hf_bert_impl.training import finetuning, pretraining
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
-from tests.training.cases import write_history
+from tests.training.cases import task_of, write_history
 
 
 class StopAt(TrainerCallback):
@@ -94,7 +92,7 @@ def main() -> None:
         fields["output"] = Path(fields["output"])
         with contextlib.suppress(KeyboardInterrupt):
             if "task" in fields:
-                task = make_task(fields.pop("task"), Columns(*fields.pop("columns")))
+                task = task_of(fields.pop("task"))
                 sources = finetuning.Sources(*fields.pop("sources"))
                 finetuning.finetune(task, sources, FinetuningOptions(**fields), stops)
             else:
@@ -104,8 +102,6 @@ def main() -> None:
         torch.distributed.destroy_process_group()  # as the command line does
     # Now and then a thread of torch's aborts a process that is being taken down ("terminate called
     # without an active exception"), after all is written. The run is over here.
-    sys.stdout.flush()
-    sys.stderr.flush()
     os._exit(0)
 
 

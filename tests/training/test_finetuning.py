@@ -1,7 +1,6 @@
 """Fine-tuning: every task learns, and what it leaves can be used."""
 
 import json
-import random
 import statistics
 from pathlib import Path
 
@@ -17,29 +16,16 @@ from hf_bert_impl.tasks.evaluation import evaluate_task, task_for_model
 from hf_bert_impl.tasks.registry import make_task
 from hf_bert_impl.training import finetuning
 from hf_bert_impl.training.data_split import split_examples
-from hf_bert_impl.training.finetuning import Sources, finetune
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from hf_bert_impl.training.finetuning_trainer import build_trainer, class_weights
 from tests.model.cases import rows_through
-from tests.training.cases import COLUMNS, squad_paragraphs
+from tests.training.cases import COLUMNS, NO_DROPOUT, Recipe, task_of
 
-CHOICES = Columns("0", "1,2,3", "4")
-
-
-@pytest.fixture
-def tune(tiny_bert, tmp_path):
-    """Fine-tune the tiny BERT, with its pictures; gives the report and the folder."""
-
-    def run(task, train, validation=None, test=None, **options):
-        settings = {"epochs": 4, "learning_rate": 4e-3, "batch_size": 16, "warmup": 0.0} | options
-        out = tmp_path / "out"
-        settings = FinetuningOptions(model=str(tiny_bert), output=out, **settings)
-        return finetune(task, Sources(train, validation, test), settings), out
-
-    return run
+#: Options with which the tiny BERT learns.
+QUICK = {"learning_rate": 4e-3, "batch_size": 16, "warmup": 0.0, "pictures": True}
 
 
-def again(report, folder, part, source, columns=None):
+def again(report, folder, part, source, columns):
     """The same scores from the folder alone."""
     config = hf_bert_impl.BertConfig.from_pretrained(folder)
     task = task_for_model(report["task"], config, columns)
@@ -47,83 +33,39 @@ def again(report, folder, part, source, columns=None):
     assert scores == pytest.approx(report[part], abs=1e-6)
 
 
-def several_labels(words, chance):
-    labels = [label for label in ("good", "odd") if chance.random() < 0.5]
-    return json.dumps({"text": " ".join([*labels, *words]), "label": labels}) + "\n"
-
-
-def score(words, chance):
-    goods = chance.randint(0, 3)
-    return f"{' '.join(['good'] * goods + words)}\t{goods * 1.5}\n"
-
-
-def tags(words, chance):
-    place = chance.randrange(len(words))
-    kind, name = chance.choice([("per", ["ann", "bobs"]), ("loc", ["paris"]), ("loc", ["rome"])])
-    tags = ["O"] * len(words)
-    words[place:place] = name
-    tags[place:place] = [f"{'I' if n else 'B'}-{kind}" for n in range(len(name))]
-    return "".join(f"{word}\t{tag}\n" for word, tag in zip(words, tags, strict=True)) + "\n"
-
-
-def choice(words, chance):
-    right = chance.randrange(3)
-    choices = ["good day" if n == right else "bad day" for n in range(3)]
-    return "\t".join([" ".join(words), *choices, str(right)]) + "\n"
-
-
-def predictable(words, chance):
-    """Everything follows from what stands around it, even in windows of a long line."""
-    return " ".join(["the river rose over night and"] * 6) + "\n"
-
-
-#: By task: its options, the ending and the lines of its data, and what it must reach.
-CASES = {
-    "classification": (
-        {"multi_label": True},
-        *("jsonl", several_labels, "accuracy", lambda it: it > 0.85, ["good", "odd"]),
-    ),
-    "regression": ({"columns": COLUMNS}, "tsv", score, "pearson", lambda it: it > 0.8, None),
-    "token-classification": (
-        *({}, "conll", tags),
-        *("f1", lambda it: it > 0.9, ["O", "B-loc", "B-per", "I-per"]),
-    ),
-    "multiple-choice": (
-        *({"columns": CHOICES}, "tsv", choice, "accuracy", lambda it: it > 0.9, None),
-    ),
-    "masked-lm": ({}, "txt", predictable, "perplexity", lambda it: it < 7, None),
-}
-#: Some learn more slowly.
-EPOCHS = {"classification": 10, "masked-lm": 9}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_task_learns_and_its_folder_scores_the_same(tune, write, sentences, name):
-    options, ending, line, metric, is_reached, labels = CASES[name]
-    chance, count = random.Random(6), 40 if name == "masked-lm" else 150
-    text = "".join(line(words, chance) for words in sentences(count, 7))
-    file = str(write(f"data.{ending}", text))
-    epochs = EPOCHS.get(name, 5)
-    report, out = tune(make_task(name, **options), file, file, epochs=epochs, max_length=31)
+@pytest.mark.parametrize(
+    ("name", "epochs", "metric", "is_reached", "labels"),
+    [
+        ("several labels", 10, "accuracy", lambda it: it > 0.85, ["good", "odd"]),
+        ("regression", 5, "pearson", lambda it: it > 0.8, None),
+        ("token-classification", 5, "f1", lambda it: it > 0.9, ["O", "B-loc", "B-per", "I-per"]),
+        ("multiple-choice", 5, "accuracy", lambda it: it > 0.9, None),
+        ("masked-lm", 5, "perplexity", lambda it: it < 7, None),
+    ],
+)
+def test_a_task_learns(run, data, tmp_path, name, epochs, metric, is_reached, labels):
+    """Its folder gives the same scores."""
+    file, out = data("data", 150, 7), tmp_path / "out"
+    sources = {"train": file, "validation": file, "epochs": epochs, "max_length": 31}
+    report = run(task_of(name), **sources, **QUICK)
     assert is_reached(report["validation"][metric]), report["validation"]
     assert report.get("labels") == labels
     assert "test" not in report and report["training"]["max_length"] == 31
     assert (out / "training.png").is_file()
-    again(report, out, "validation", file, options.get("columns"))
+    again(report, out, "validation", file, COLUMNS[name])
 
 
-def test_classification(tune, sentiment, monkeypatch):
-    train, dev, test = sentiment("train", 320, 1), sentiment("dev", 31, 2), sentiment("test", 37, 3)
-    task, titles = make_task("classification", COLUMNS), []
+def test_classification(run, data, tmp_path, monkeypatch):
+    test, out = data("test", 37, 3), tmp_path / "out"
+    task, titles = task_of("classification"), []
     draw = task.draw
     monkeypatch.setattr(type(task), "draw", lambda _, *it: draw(*it) and titles.append(it[-1]))
-    report, out = tune(task, train, dev, test)
+    report = run(task, train=data("train", 320, 1), test=test, epochs=4, **QUICK)
     assert titles == ["classification: test, 37 examples"]
     assert report["test"]["accuracy"] > 0.9
     assert report["validation"].keys() == report["test"].keys() >= {"accuracy", "f1"}
-    assert report["training"]["examples"] == {"train": 320, "validation": 31, "test": 37}
-    history = report["training"]["history"]
-    best = max(history, key=lambda entry: entry["accuracy"])
+    assert report["training"]["examples"] == {"train": 320, "validation": 13, "test": 37}
+    best = max(report["training"]["history"], key=lambda entry: entry["accuracy"])
     assert report["training"]["best_epoch"] == best["epoch"]
     assert report["validation"]["accuracy"] == best["accuracy"]
 
@@ -135,7 +77,7 @@ def test_classification(tune, sentiment, monkeypatch):
         assert picture in card
     assert not [file.name for file in out.iterdir() if file.is_dir() or file.suffix == ".bin"]
     assert not out.with_name("out.unfinished").exists()
-    again(report, out, "test", test, COLUMNS)
+    again(report, out, "test", test, COLUMNS["classification"])
 
     # Any user of transformers can load it.
     stock = transformers.AutoModelForSequenceClassification.from_pretrained(out)
@@ -159,10 +101,10 @@ def test_pairs_and_label_order_of_the_checkpoint(run, write, tmp_path):
     assert run(task, train=file, validation=None, **options)["labels"] == ["y", "n"]
 
 
-def test_question_answering_tunes_the_null_threshold(tune, write, sentences):
-    data = [{"paragraphs": squad_paragraphs(sentences(120, 12))}]
-    file = str(write("squad.json", json.dumps({"version": "v2.0", "data": data})))
-    report, out = tune(make_task("question-answering"), file, file, file, epochs=6)
+def test_question_answering_tunes_the_null_threshold(run, squad, tmp_path):
+    file, out = squad(120, 12), tmp_path / "out"
+    sources = {"train": file, "validation": file, "test": file}
+    report = run(make_task("question-answering"), **sources, epochs=6, **QUICK)
     scores = report["validation"]
     assert scores["f1"] == pytest.approx(scores["best_f1"]) == report["test"]["f1"]
     assert scores["f1"] > 100 * scores["NoAns_total"] / scores["total"] + 10
@@ -170,12 +112,9 @@ def test_question_answering_tunes_the_null_threshold(tune, write, sentences):
     assert config.null_score_diff_threshold == scores["null_score_diff_threshold"]
 
     # It was tuned to these weights, so further training begins without it.
-    answered = [entry for entry in data[0]["paragraphs"] if not entry["qas"][0]["is_impossible"]]
-    data = {"version": "1.1", "data": [{"paragraphs": answered}]}
-    options = FinetuningOptions(str(out), out.with_name("v1"), epochs=0.1)
-    source = Sources(str(write("squad1.json", json.dumps(data))))
-    finetune(make_task("question-answering"), source, options)
-    config = hf_bert_impl.BertConfig.from_pretrained(out.with_name("v1"))
+    options = {"model": str(out), "output": tmp_path / "v1", "validation": None}
+    run(make_task("question-answering"), train=squad(20, 1, only_answered=True), **options)
+    config = hf_bert_impl.BertConfig.from_pretrained(tmp_path / "v1")
     assert config.null_score_diff_threshold is None
 
 
@@ -192,7 +131,7 @@ def test_head_of_another_size_is_new_and_a_broken_body_is_refused(run, tiny_bert
         run(model=str(folder), output=tmp_path / "other")
 
 
-def test_seeds_are_reproducible_and_spread(run, tmp_path, monkeypatch):
+def test_seeds_are_reproducible_and_spread(run, data, tmp_path, monkeypatch):
     heads, build = [], finetuning.build_trainer
 
     def remember(model, *arguments):
@@ -200,17 +139,19 @@ def test_seeds_are_reproducible_and_spread(run, tmp_path, monkeypatch):
         return build(model, *arguments)
 
     monkeypatch.setattr(finetuning, "build_trainer", remember)
-    report = run(seeds=(5, 6, 7), learning_rate=4e-3, batch_size=8)
+    options = {"epochs": 2, "learning_rate": 4e-3, "batch_size": 8}
+    options |= {"train": data("many", 80, 1), "validation": data("held out", 40, 2)}
+    report = run(seeds=(5, 6, 7), **options)
     assert len(set(heads)) == 3
     scores = [report["seeds"][seed]["validation"]["accuracy"] for seed in (5, 6, 7)]
-    assert len(set(scores)) > 1
+    assert len(set(scores)) > 1, scores
     assert report["validation"]["accuracy"] == max(scores)
     assert report["training"]["seed"] == (5, 6, 7)[scores.index(max(scores))]
     spread = report["spread"]["validation"]["accuracy"]
     assert spread["mean"] == pytest.approx(sum(scores) / 3)
     assert spread["std"] == pytest.approx(statistics.stdev(scores))
     assert (spread["min"], spread["max"]) == (min(scores), max(scores))
-    single = run(seeds=(6,), learning_rate=4e-3, batch_size=8, output=tmp_path / "single")
+    single = run(seeds=(6,), **options, output=tmp_path / "single")
     assert single["validation"] == report["seeds"][6]["validation"]
 
 
@@ -218,7 +159,7 @@ def test_the_metric_decides_on_the_best_epoch_and_when_to_stop(run, monkeypatch)
     """A model that always says the commoner class has the best accuracy and no correlation."""
     scores = {"accuracy": [0.94, 0.9, 0.91, 0.93], "matthews_correlation": [0.0, 0.5, 0.4, 0.3]}
     for metric, best, epochs in ((None, 1, 2), ("accuracy", 1, 2), ("mcc", 2, 3)):
-        task, rows = make_task("classification", COLUMNS), iter(zip(*scores.values(), strict=True))
+        task, rows = task_of("classification"), iter(zip(*scores.values(), strict=True))
         monkeypatch.setattr(
             type(task), "score", lambda *data, rows=rows: dict(zip(scores, next(rows), strict=True))
         )
@@ -227,87 +168,76 @@ def test_the_metric_decides_on_the_best_epoch_and_when_to_stop(run, monkeypatch)
         assert (training["best_epoch"], len(training["history"])) == (best, epochs), metric
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name != "multiple-choice"])
+@pytest.mark.parametrize("name", COLUMNS)
 def test_every_metric_can_be_chosen(name):
-    task = make_task(name)
+    task = task_of(name)
     for metric in task.metrics:
         task.choose_metric(metric)
         is_lower_better = metric in ("loss", "perplexity", "mse")
         assert task.is_better({metric: 1.0}, {metric: 2.0}) == is_lower_better, metric
 
 
-def test_held_out_examples_that_were_trained_on_are_noted(run, sentiment, write, recwarn):
-    train, other = sentiment("train", 40, 1), sentiment("other", 13, 3)
-    some = str(write("some.tsv", "".join(Path(train).read_text().splitlines(keepends=True)[:9])))
+def test_held_out_examples_that_were_trained_on_are_noted(run, data, write, recwarn):
+    train, other = data("train", 40, 1), data("other", 13, 3)
+    some = str(write("some.jsonl", "".join(Path(train).read_text().splitlines(True)[:9])))
     for files, noted in (
         ({"test": train}, ["40 test examples are training"]),
         ({"validation": some}, ["9 validation examples are training"]),
         ({"test": other}, []),
         ({"validation": other, "test": other}, ["13 test examples are validation"]),
     ):
-        run(train=train, overwrite=True, **files)
+        run(overwrite=True, **files)
         notes = [str(n.message) for n in recwarn if "examples too" in str(n.message)]
         assert [note.split("all ")[1].split(" examples too")[0] for note in notes] == noted
         recwarn.clear()
 
 
-def test_one_file_is_split_with_the_same_mix_of_labels(tune, sentiment):
+def test_one_file_is_split_with_the_same_mix_of_labels(run, data):
     """By the seed, without a text in two parts; the report has the scores of both."""
-    file, task = Path(sentiment("all", 90, 1)), make_task("classification", COLUMNS)
-    lines = file.read_text() * 2  # each text twice
-    file.write_text(lines)
-    report, out = tune(task, str(file), split="0.7,0.2,0.1", epochs=1)
+    file, task = Path(data("all", 90, 1)), task_of("classification")
+    file.write_text(file.read_text() * 2)  # each text twice
+    report = run(task, train=str(file), validation=None, split="0.7,0.2,0.1")
     assert report["validation"].keys() == report["test"].keys()
     rows, shares = task.read(str(file)), {"train": 0.7, "validation": 0.2, "test": 0.1}
     parts = split_examples(rows, [*shares.values()], seed=42)
     assert report["training"]["examples"] == {part: len(found) for part, found in parts.items()}
     texts = {part: {row.text for row in found} for part, found in parts.items()}
-    whole = {row.text for row in rows}
-    assert len(whole) == sum(map(len, texts.values())), "no text is in two parts"
+    count = len({row.text for row in rows})
+    assert count == sum(map(len, texts.values())), "no text is in two parts"
     bad = sum(row.label == "B" for row in rows) / len(rows)
     for part, found in parts.items():
-        assert len(texts[part]) == pytest.approx(shares[part] * len(whole), abs=1)
-        share = sum(row.label == "B" for row in found) / len(found)
-        assert share == pytest.approx(bad, abs=0.12)
-    kept = [line for line in lines.splitlines(True) if line.split("\t")[0] in texts["test"]]
-    file.write_text("".join(kept))
-    again(report, out, "test", str(file), COLUMNS)
-    assert split_examples(rows, (0.7, 0.2, 0.1), seed=42) == parts
+        assert len(texts[part]) == pytest.approx(shares[part] * count, abs=1)
+        assert sum(row.label == "B" for row in found) / len(found) == pytest.approx(bad, abs=0.06)
     assert split_examples(rows, (0.7, 0.2, 0.1), seed=3) != parts
     assert split_examples(rows, (0.9, 0.1), seed=3).keys() == {"train", "validation"}
 
 
-def test_warm_up_and_weight_decay(run, recipe):
+def test_warm_up_and_weight_decay(run):
     """The rate rises in a share of the steps, then falls to 0; decay spares biases and norms."""
+    recipe = Recipe()
     options = {"epochs": 2, "batch_size": 8, "warmup": 0.2, "learning_rate": 1e-3}
     run(callbacks=[recipe], weight_decay=0.3, **options)
-    rates = [1000 * rate for rate in recipe.rates]
-    assert rates == pytest.approx([0, 0.5, *(n / 8 for n in range(8, 0, -1))], abs=1e-6)
+    assert recipe.rates == pytest.approx([0, 0.5, *(n / 8 for n in range(8, 0, -1))], abs=1e-6)
     assert len(recipe.groups) == 41
     for name, (decay, _) in recipe.groups.items():
         assert decay == (0 if name.endswith("bias") or "LayerNorm" in name else 0.3), name
 
 
 @pytest.mark.parametrize("name", ["classification", "question-answering"])
-def test_losses_are_those_of_upstreams_model(tiny_bert, tmp_path, write, sentences, name):
+def test_losses_are_those_of_upstreams_model(tiny_bert, tmp_path, data, squad, name):
     """The same recipe on transformers' own class, with its padding, gives the same losses."""
-    if name == "classification":
-        lines = [f"{' '.join(words)}\t{len(words) % 3}\n" for words in sentences(40, 1)]
-        task, file = make_task(name, COLUMNS), str(write("train.tsv", "".join(lines)))
-    else:
-        data = {"version": "v2.0", "data": [{"paragraphs": squad_paragraphs(sentences(40, 1))}]}
-        task, file = make_task(name), str(write("squad.json", json.dumps(data)))
+    task = task_of(name)
+    file = data("train", 40, 1) if name == "classification" else squad(40, 1)
     tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(tiny_bert)
     examples = task.read(file)
     task.learn_labels({"train": examples})
     split = Split(examples, task.features(examples, tokenizer, 43))
     options = FinetuningOptions(str(tiny_bert), tmp_path / "out", epochs=2, batch_size=9)
-    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     settings = task.config() if name == "classification" else {}
     losses, rows = [], []
     for module in (modeling_bert, hf_bert_impl):
         torch.manual_seed(3)
-        model = getattr(module, task.head).from_pretrained(tiny_bert, **settings, **dropout)
+        model = getattr(module, task.head).from_pretrained(tiny_bert, **settings, **NO_DROPOUT)
         torch.manual_seed(4)
         torch.nn.init.normal_(list(model.parameters())[-2])  # the weight of its head
         folder = tmp_path / module.__name__

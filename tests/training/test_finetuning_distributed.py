@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from hf_bert_impl.tasks.base import Columns
-from hf_bert_impl.tasks.registry import make_task
 from hf_bert_impl.training import finetuning
 from hf_bert_impl.training.finetuning import Sources, finetune
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from tests.support.checkpoints import assert_same_answers, save_checkpoint
-from tests.training.cases import RUN, squad_paragraphs, write_history
+from tests.training.cases import NO_DROPOUT, RUN, task_of, write_history
 from tests.training.conftest import WORDS
 from tests.training.launch_commands import command_with, launch
 
@@ -25,27 +23,20 @@ if not torch.distributed.is_available():
 TORCHRUN = command_with("torchrun --nproc-per-node 2")
 
 
-def test_two_processes(tmp_path, sentences, sentiment, write, monkeypatch):
+def test_two_processes(tmp_path, data, squad, monkeypatch):
     """Same losses, scores and files; the last examples are no whole batch for each process."""
-    data = {"version": "v2.0", "data": [{"paragraphs": squad_paragraphs(sentences(29, 12))}]}
-    questions = str(write("squad.json", json.dumps(data)))
-    lines = [f"{' '.join(words)}\t{len(words)}\n" for words in sentences(31, 7)]
-    numbers = str(write("numbers.tsv", "".join(lines)))
-    train, dev = sentiment("train", 41, 1), sentiment("dev", 13, 2)
-    # Without dropout, whose random numbers are of each process.
-    sizes = {"max_position_embeddings": 43, "hidden_dropout_prob": 0.0}
-    sizes |= {"attention_probs_dropout_prob": 0.0}
+    train, dev, questions = data("train", 41, 1), data("dev", 13, 2), squad(29, 12)
+    sizes = {"max_position_embeddings": 43} | NO_DROPOUT
     model = save_checkpoint(tmp_path / "bert", "BertForPreTraining", words=WORDS, **sizes)
     settings = {"model": str(model), "batch_size": 12, "learning_rate": 1e-3, "epochs": 2}
     runs = [
-        {"task": task, "columns": columns, "sources": sources, "output": str(tmp_path / task)}
-        | settings
-        for task, columns, sources in (
+        {"task": task, "sources": sources, "output": str(tmp_path / task)} | settings
+        for task, sources in (
             # Of the last step, one process has 5 examples and the other none.
-            ("classification", ("0", None, "1"), (train, dev, dev)),
-            ("question-answering", (), (questions, questions)),
-            ("regression", ("0", None, "1"), (numbers, numbers)),
-            ("masked-lm", ("0",), (numbers, numbers)),
+            ("classification", (train, dev, dev)),
+            ("question-answering", (questions, questions)),
+            ("regression", (train, train)),
+            ("masked-lm", (train, train)),
         )
     ]
     # Micro-batches; and a process is lost, after which the launcher restarts both.
@@ -58,7 +49,7 @@ def test_two_processes(tmp_path, sentences, sentiment, write, monkeypatch):
     for run in runs[:3]:
         task, one = run["task"], tmp_path / f"{run['task']}-one"
         options = FinetuningOptions(**settings, output=one)
-        finetune(make_task(task, Columns(*run["columns"])), Sources(*run["sources"]), options)
+        finetune(task_of(task), Sources(*run["sources"]), options)
         same(one, tmp_path / task)
     same(tmp_path / "classification-one", tmp_path / "again")
     # The masks of masked-lm are drawn by each process.
@@ -81,10 +72,10 @@ def same(one, two):
     assert_same_answers(*reports, tolerance=1e-4)  # up to the order of sums
 
 
-def test_an_error_is_printed_once(tiny_bert, tmp_path, sentiment):
-    program = [Path(sys.executable).with_name("hf-bert"), "finetune", tiny_bert]
-    program += [sentiment("train", 41, 1), "--task", "classification", "--text-column", "0"]
-    program += ["--label-column", "1", "--output", tmp_path / "out", "--batch-size", "7"]
+def test_an_error_is_printed_once(tiny_bert, tmp_path, data):
+    program = [Path(sys.executable).with_name("hf-bert"), "finetune", tiny_bert, data("a", 41, 1)]
+    program += ["--task", "classification", "--label-column", "mood", "--batch-size", "7"]
+    program += ["--output", tmp_path / "out"]
     (said,) = launch(TORCHRUN, program, status=1)
     errors = [line for line in said.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1, said[-3000:]

@@ -7,11 +7,10 @@ import torch
 
 import hf_bert_impl
 from hf_bert_impl.finite import not_finite
-from hf_bert_impl.tasks.registry import make_task
 from hf_bert_impl.training import finetuning, finetuning_output
 from hf_bert_impl.training.finetuning_trainer import FinetuningTrainer
 from hf_bert_impl.training.resumable_trainer import TrainingDiverged
-from tests.training.cases import COLUMNS, run_apart, same_weights, squad_paragraphs
+from tests.training.cases import run_apart, same_weights, task_of
 
 
 @pytest.fixture
@@ -70,7 +69,7 @@ def test_interrupted_again_and_again(run, tmp_path, interrupt, with_validation):
 
 
 def test_early_stopping_counts_the_epochs_before_the_interruption(run, monkeypatch, interrupt):
-    task, scores = make_task("classification", COLUMNS), iter([0.9, 0.5, 0.6, 0.7, 0.8])
+    task, scores = task_of("classification"), iter([0.9, 0.5, 0.6, 0.7, 0.8])
     monkeypatch.setattr(type(task), "score", lambda *data: {"accuracy": next(scores)})
     options = {"epochs": 9, "batch_size": 20, "early_stopping": 2}
     interrupt(lambda: run(task, **options), FinetuningTrainer, "training_step", 5)
@@ -79,17 +78,12 @@ def test_early_stopping_counts_the_epochs_before_the_interruption(run, monkeypat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["masked-lm", "question-answering"])
-def test_killed_and_resumed(tiny_bert, tmp_path, sentences, write, kind):
+@pytest.mark.parametrize("task", ["masked-lm", "question-answering"])
+def test_killed_and_resumed(tiny_bert, tmp_path, data, squad, task):
     """By SIGKILL in the middle of writing a checkpoint, for tasks that draw masks or tune."""
-    if kind == "masked-lm":
-        file = str(write("text.txt", "".join(" ".join(words) + "\n" for words in sentences(31, 7))))
-    else:
-        data = {"version": "v2.0", "data": [{"paragraphs": squad_paragraphs(sentences(29, 12))}]}
-        file = str(write("squad.json", json.dumps(data)))
-    settings = {"task": kind, "columns": (), "sources": (file, file), "model": str(tiny_bert)}
+    file = data("text", 31, 7) if task == "masked-lm" else squad(29, 12)
+    settings = {"task": task, "sources": (file, file), "model": str(tiny_bert)}
     settings |= {"epochs": 4, "batch_size": 8, "learning_rate": 4e-3}
-
     whole, killed = (settings | {"output": tmp_path / name} for name in ("whole", "killed"))
     assert run_apart(whole).returncode == 0
     # Four files of each checkpoint are torch's: this is the third one's optimizer state.
@@ -99,7 +93,7 @@ def test_killed_and_resumed(tiny_bert, tmp_path, sentences, write, kind):
     same(tmp_path / "whole", tmp_path / "killed")
 
 
-def test_a_run_with_other_settings_is_not_resumed(run, sentiment, interrupt):
+def test_a_run_with_other_settings_is_not_resumed(run, data, interrupt):
     options = {"epochs": 2, "batch_size": 8, "resume": True}
     with pytest.raises(ValueError, match=r"no run to resume in .*out.unfinished: it has no run.js"):
         run(**options)
@@ -109,8 +103,8 @@ def test_a_run_with_other_settings_is_not_resumed(run, sentiment, interrupt):
         ({"learning_rate": 1e-4}, "options.learning_rate was 5e-05, now 0.0001"),
         ({"gradient_accumulation": 2}, "options.gradient_accumulation was 1, now 2"),
         ({"metric": "mcc"}, "options.metric was None, now 'mcc'"),
-        ({"validation": sentiment("other", 12, 9)}, "data.validation was"),
-        ({"task": make_task("classification", COLUMNS, None, multi_label=True)}, "data.train was"),
+        ({"validation": data("other", 12, 9)}, "data.validation was"),
+        ({"task": task_of("several labels")}, "data.train was"),
         ({"resume": False}, r"out.unfinished has a run to continue with `resume=True` in it"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -18,7 +18,7 @@ from hf_bert_impl import BertModel
 from hf_bert_impl.training.checkpointing import last_checkpoint
 from hf_bert_impl.training.pretraining import pretrain
 from tests.support.checkpoints import SPECIAL_TOKENS, assert_same_answers, save_checkpoint
-from tests.training.cases import RUN, SIZES, WORDS, read_log, small_run, weights
+from tests.training.cases import NO_DROPOUT, RUN, SIZES, WORDS, read_log, small_run, weights
 from tests.training.launch_commands import (
     COMMANDS,
     HF_BERT,
@@ -36,11 +36,11 @@ if not torch.distributed.is_available():
 
 @pytest.fixture(scope="module")
 def one(place):
-    """The run of one process, without dropout, whose random numbers are of each process."""
+    """The run of one process."""
     options = small_run(
         place,
         place / "one",
-        sizes=SIZES | {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0},
+        sizes=SIZES | NO_DROPOUT,
         batch_size=12,
         max_steps=6,
         logging_steps=2,
