@@ -1,18 +1,13 @@
 """The comparison itself: it must agree with what is equal, and name what is not."""
 
 import copy
-import io
-import json
 import math
 
 import pytest
 import torch
-from rich.console import Console
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 import hf_bert_impl
-from hf_bert_impl.checkpoints import open_checkpoint
-from hf_bert_impl.inference import loading
 from hf_bert_impl.parity import (
     ParityReport,
     ParityRow,
@@ -22,17 +17,16 @@ from hf_bert_impl.parity import (
 )
 from hf_bert_impl.parity.batches import parity_batches, parity_labels, random_tokens
 from hf_bert_impl.parity.comparison import compared_positions, reference_class
-from hf_bert_impl.parity.verification import verify_checkpoint
 from tests.model.cases import random_config, random_model
 
 CASES = ("padded right", "padded left", "holes", "unpadded")
 BACKENDS = ("eager", "sdpa")
-LAYERS, ATTENTION_HEADS, HEAD_SIZE = 3, 5, 6
+LAYERS, ATTENTION_HEADS = 3, 5
 
 
 def tiny(name="BertModel", **fields):
     """A random model whose sizes are all different, with weights large enough to matter."""
-    sizes = dict(hidden_size=ATTENTION_HEADS * HEAD_SIZE, num_attention_heads=ATTENTION_HEADS)
+    sizes = dict(hidden_size=6 * ATTENTION_HEADS, num_attention_heads=ATTENTION_HEADS)
     sizes |= dict(num_hidden_layers=LAYERS, max_position_embeddings=41, type_vocab_size=2)
     return random_model(name, random_config(0, name, **sizes | fields))
 
@@ -45,14 +39,6 @@ def compare(ours, reference, labels=False, **options):
     if labels:
         labels = {case: parity_labels(name, ours.config, batches[case]) for case in batches}
     return compare_models(ours, reference, batches, labels=labels or None, **options)
-
-
-def disturbed(model, layer, head):
-    """A model with other queries in one head, and the reference of the model before."""
-    reference, rows = reference_model(model), slice(head * HEAD_SIZE, (head + 1) * HEAD_SIZE)
-    with torch.no_grad():
-        model.base_model.encoder.layer[layer].attention.self.query.weight[rows] *= 1.01
-    return model, reference
 
 
 @pytest.mark.parametrize("name", ["BertModel", "BertForPreTraining", "BertForMultipleChoice"])
@@ -108,6 +94,7 @@ def test_bf16_finds_small_errors_everywhere():
     assert [row.note[:10] for row in report.failures] == ["mean error"]
     report.rows.append(ParityRow("case", "within its tolerance", 1.0, 1.0, 1.0, 1.01, True))
     assert not report.worst.passed  # the first of the failed rows
+    assert not ParityReport().passed and ParityReport().summary() == "nothing was compared"
 
 
 def test_batches_have_every_kind_of_padding():
@@ -118,17 +105,6 @@ def test_batches_have_every_kind_of_padding():
     assert masks["padded left"] == [[0] * (9 - n) + [1] * n for n in (3, 9, 5)]
     assert masks["holes"][1] == [1, 1, 1, 0, 1, 1, 1, 1, 0]
     assert masks["unpadded"] == [[1] * 5] * 2
-
-
-@pytest.mark.parametrize(("layer", "head"), [(0, 4), (2, 0)])
-def test_a_changed_head_is_named(layer, head):
-    ours, reference = disturbed(tiny(), layer, head)
-    report = compare(ours, reference, backends=BACKENDS)
-    for case in {row.case for row in report.rows}:
-        failures = [row.name for row in report.failures if row.case == case]
-        # The head itself comes first, then the layer; no other head of the layer is touched.
-        assert failures[:2] == [f"layer {layer} head {head}", f"layer {layer}"]
-    assert not report.passed and not report.worst.passed
 
 
 @pytest.mark.parametrize(
@@ -210,34 +186,3 @@ def test_what_upstream_cannot_compute_is_refused():
             reference_model(make())
     with pytest.raises(ValueError, match="no BERT class of transformers"):
         reference_class("GPT2Model")
-
-
-def test_a_report_as_json_and_as_tables():
-    assert not ParityReport().passed
-    assert ParityReport().summary() == "nothing was compared"
-    report = compare(*disturbed(tiny("BertForMaskedLM"), 1, 3), gradients=True)
-    report.title = "[MASK] is no markup"
-    console = Console(width=80, record=True, file=io.StringIO())
-    report.render(console, heads=True)
-    text = console.export_text()
-    assert max(len(line) for line in text.splitlines()) <= 80
-    for words in (report.title, "fails first at layer 1 head 3", "FAILED in"):
-        assert words in text
-    assert "…" not in text
-    report.rows.append(ParityRow.failure("case", "name", "no such output"))
-    data = json.loads(report.to_json(), parse_constant=lambda word: pytest.fail(word))
-    assert data["passed"] is False and data["failed"] == len(report.failures)
-    assert (data["worst"]["name"], data["worst"]["max_abs"]) == ("name", None)
-
-
-def test_loading_differences_are_a_failure(save_tiny, monkeypatch):
-    load = loading.load_model
-
-    def forgetful(*arguments, **options):
-        model, info = load(*arguments, **options)
-        return model, {**info, "missing_keys": {"cls.predictions.bias"}}
-
-    monkeypatch.setattr(loading, "load_model", forgetful)
-    report = verify_checkpoint(open_checkpoint(str(save_tiny())), bf16=False)
-    assert [row.name for row in report.failures] == ["missing keys"]
-    assert "only here: cls.predictions.bias" in report.failures[0].note

@@ -7,11 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_bert_impl.data.squad import Answer, Question, Squad
-from hf_bert_impl.tasks.squad import (
-    decide,
-    evaluate_predictions,
-    tune_null_threshold,
-)
+from hf_bert_impl.tasks.squad import decide, evaluate_predictions, tune_null_threshold
 
 
 def squad_of(answers, version=2):
@@ -35,14 +31,11 @@ def test_figures_of_the_official_scripts(fixtures_dir):
         threshold = case.get("na_prob_threshold", 1.0)
         squad = squad_of(case["answers"], case["version"])
         found = evaluate_predictions(squad, case["predictions"], case.get("na_probs"), threshold)
-        if case["version"] == 1:
-            official = case["official"]
-            assert found["exact"] == official["exact_match"]
-            assert found["f1"] == official["f1"]
-            assert found["total"] == len(case["answers"])
-        else:
-            assert found == case["official"]
-            assert list(found) == list(case["official"])
+        if case["version"] == 2:
+            assert [*found.items()] == [*case["official"].items()]
+            continue
+        scores = {"exact_match": found["exact"], "f1": found["f1"]}
+        assert scores == case["official"] and found["total"] == len(case["answers"])
 
 
 # --- the threshold ---------------------------------------------------------------------------
@@ -65,11 +58,8 @@ def test_the_tuned_threshold_is_the_best_of_all(questions):
     answers = {str(n): right for n, (right, _, _) in enumerate(questions)}
     predictions = {str(n): text for n, (_, text, _) in enumerate(questions)}
     differences = {str(n): number / 10 for n, (_, _, number) in enumerate(questions)}
-    squad = squad_of(answers)
-    numbers = sorted(differences.values())
-    every = [numbers[0] - 1, *numbers]
-    figures = {}
-    for threshold in every:
+    squad, figures = squad_of(answers), {}
+    for threshold in (min(differences.values()) - 1, *differences.values()):
         decided = decide(predictions, differences, threshold)
         figures[threshold] = evaluate_predictions(squad, decided)["f1"]
         # The official way to the same figures.
@@ -77,8 +67,4 @@ def test_the_tuned_threshold_is_the_best_of_all(questions):
         assert official["f1"] == pytest.approx(figures[threshold])
     tuned = tune_null_threshold(squad, predictions, differences)
     assert figures[tuned] == pytest.approx(max(figures.values()))
-    best = evaluate_predictions(squad, predictions, differences)
-    assert best["best_f1"] == pytest.approx(max(figures.values()))
-
-
-# --- files -----------------------------------------------------------------------------------
+    assert official["best_f1"] == pytest.approx(max(figures.values()))
