@@ -77,10 +77,10 @@ def test_auto_tokenizer(registered, tmp_path, name, file):
     BertTokenizer(VOCABULARY).save_pretrained(tmp_path)
     (tmp_path / ("tokenizer.json" if file == "vocab.txt" else "vocab.txt")).unlink()
     (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
-    config_file = tmp_path / "tokenizer_config.json"
-    config_file.write_text(json.dumps({"tokenizer_class": name} if name else {}))
+    settings = tmp_path / "tokenizer_config.json"
+    settings.write_text(json.dumps({"tokenizer_class": name} if name else {}))
     if name == "no file":
-        config_file.unlink()
+        settings.unlink()
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     assert type(tokenizer) is BertTokenizer
     assert tokenizer.tokenize("The river, unseen") == ["the", "river", ",", "[UNK]"]
@@ -91,7 +91,7 @@ def test_auto_tokenizer(registered, tmp_path, name, file):
 
 @pytest.mark.slow
 def test_a_fresh_process():
-    # A process of its own, because other tests have imported and registered in this one.
+    # Other tests have imported and registered in this process.
     program = """
 # Importing the package registers nothing.
 import sys, hf_bert_impl, hf_bert_impl.auto, hf_bert_impl.model.modeling_bert, transformers
@@ -106,18 +106,17 @@ hf_bert_impl.register()
 assert "transformers.models.bert.modeling_bert" not in sys.modules
 from transformers.models.bert import modeling_bert
 """
-    root = Path(__file__).parents[1]
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=root)
-    assert done.returncode == 0, done.stderr
-    assert "ERROR" not in done.stdout + done.stderr
+    command, root = [sys.executable, "-c", program], Path(__file__).parents[1]
+    said = subprocess.check_output(command, stderr=subprocess.STDOUT, text=True, cwd=root)
+    assert "ERROR" not in said
 
 
 def test_unregister_gives_stock_classes_back(tmp_path):
     save_checkpoint(tmp_path, library=transformers)
-    auto = transformers.AutoModelForMaskedLM
     with hf_bert_impl.registered():
-        assert type(auto.from_pretrained(tmp_path)) is hf_bert_impl.BertForMaskedLM
-    assert type(auto.from_pretrained(tmp_path)) is transformers.BertForMaskedLM
+        assert type(AutoConfig.from_pretrained(tmp_path)) is BertConfig
+    model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path)
+    assert type(model) is transformers.BertForMaskedLM
     assert type(AutoTokenizer.from_pretrained(tmp_path)) is transformers.BertTokenizer
     with pytest.raises(ValueError, match=EXTENDED_MODEL_TYPE):
         AutoConfig.for_model(EXTENDED_MODEL_TYPE)
@@ -140,12 +139,8 @@ def test_calls_may_be_repeated_and_blocks_nest():
     assert registries() == start
 
 
-class TheirConfig(transformers.BertConfig):
-    pass
-
-
-class TheirTokenizer(transformers.BertTokenizer):
-    pass
+TheirConfig = type("TheirConfig", (transformers.BertConfig,), {})
+TheirTokenizer = type("TheirTokenizer", (transformers.BertTokenizer,), {})
 
 
 def test_what_a_third_party_registered_before_comes_back(tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """The tokenizer: the ids of transformers' own, and what files are read and written."""
 
 import random
-import unicodedata
 from pathlib import Path
 
 import pytest
@@ -14,15 +13,11 @@ from tests.support.damage import write
 
 HARD_TEXTS = [
     "Hello, World! It's 3.14% of $5 -- isn't it? e-mail@x.org [brackets] {a}<b>",
-    "flag \U0001f1e9\U0001f1ea skin \U0001f44d\U0001f3fd",
     "cafe\u0301 café na\u0131\u0308ve A\u030a \u0344 q\u0307\u0323",
     "İstanbul ISTANBUL ıi Straße ẞ ΟΔΟΣ ὈΔΥΣΣΕΎΣ ς ﬁne Ǆ ǅ K Å",
     "nul\x00 bell\x07 esc\x1b unit\x1f del\x7f next\x85line form\x0cfeed vert\x0btab \ufffd",
     "tab\tnew\nline\r\nreturn \xa0nbsp\u2003em\u3000wide\u2028sep\u2029para \u180e",
     "我爱北京天安门。Python是一门语言",
-    "㐀 \U00020000 \U0002a700 \U0002b740 \U0002b820 \U0002b920 豈 \U0002f800",
-    "한국어 조선말 ㅎㅏㄴ ひらがな カタカナ ｶﾀｶﾅ ー 々",
-    "العربية مُحَمَّد עִבְרִית ไทยภาษา हिन्दी தமிழ் བོད་ ქართული ԲԱՐԵՎ",
     "x" * 100 + " " + "x" * 101 + " " + "é" * 101 + " " + "각" * 60,
     "...!!!???---___$$$+++~~~```|||^^^===<<<>>>",
     "[unused1] ##ing ## # [UN K] [MASK",
@@ -79,26 +74,17 @@ SWITCHES = [
 
 @pytest.mark.parametrize("switches", SWITCHES, ids=str)
 def test_tokenized_like_upstream(vocab_file, switches):
-    """Hard texts, and random ones."""
+    """Hard texts, and random ones of known pieces, any characters and spaces."""
     vocab = load_vocab(vocab_file)
-    ours = BertTokenizer(vocab, **switches)
-    upstream = stock(vocab, **switches)
-    for text in HARD_TEXTS:
-        assert outputs(ours, text) == outputs(upstream, text), ascii(text)
+    ours, upstream = BertTokenizer(vocab, **switches), stock(vocab, **switches)
     rng = random.Random(1810_04805)
-    chars = [
-        chr(code) for code in range(0x30000) if unicodedata.category(chr(code)) not in ("Cn", "Cs")
-    ]
+    chars = [chr(code) for code in range(0x30000) if not 0xD800 <= code < 0xE000]
     known = [token.removeprefix("##") for token in vocab if not token.startswith("[")]
-    for _ in range(200):
-        text = ""
-        for _ in range(rng.randint(1, 12)):
-            unknown = "".join(rng.choices(chars, k=rng.randint(1, 5)))
-            text += rng.choice([rng.choice(known), unknown]) + rng.choice(["", "", " "])
+    unknown = ["".join(rng.choices(chars, k=3)) for _ in known]
+    parts = [*known, *unknown, *(" " * len(known))]
+    texts = ["".join(rng.choices(parts, k=rng.randint(1, 24))) for _ in range(200)]
+    for text in (*HARD_TEXTS, *texts):
         assert outputs(ours, text) == outputs(upstream, text), ascii(text)
-
-
-OVERFLOW = {"return_overflowing_tokens": True}
 
 
 @pytest.mark.parametrize(
@@ -106,7 +92,7 @@ OVERFLOW = {"return_overflowing_tokens": True}
     [
         {"padding": "max_length", "max_length": 23},
         {"truncation": "only_second", "max_length": 21},
-        {"truncation": "only_first", "max_length": 21, "stride": 3, **OVERFLOW},
+        {"truncation": "only_first", "max_length": 21, "stride": 3, "return_overflowing_tokens": 1},
     ],
     ids=str,
 )
@@ -117,11 +103,8 @@ def test_pairs_padding_and_truncation_are_upstreams(minilm_path, options, side):
     second = ["Which animals, exactly, jumped over the others?", "Where did the black cat sit?"]
     sides = {"padding_side": side, "truncation_side": side}
     ours, upstream = BertTokenizer(vocab, **sides), stock(vocab, **sides)
-    got = outputs(ours, first, second, **options)
-    expected = outputs(upstream, first, second, **options)
-    assert got.keys() == expected.keys()
-    for name in expected:
-        assert list(map(str, got[name])) == list(map(str, expected[name])), name
+    found = outputs(ours, first, second, **options)
+    assert found == outputs(upstream, first, second, **options)
 
 
 # never_split and do_basic_tokenize
@@ -166,9 +149,8 @@ def test_a_folder_with_vocab_txt_with_and_without_config(vocab_folder):
     tokenizer = BertTokenizer.from_pretrained(vocab_folder)
     assert tokenizer.tokenize("The cat") == ["The", "cat"]
     assert tokenizer.model_max_length == 77 and tokenizer.never_split == ["Apple"]
-    lowered = BertTokenizer.from_pretrained(
-        vocab_folder, do_lower_case=True
-    )  # arguments come first
+    # Arguments come first.
+    lowered = BertTokenizer.from_pretrained(vocab_folder, do_lower_case=True)
     assert lowered.tokenize("The cat") == ["the", "cat"]
 
 

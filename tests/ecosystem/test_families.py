@@ -1,8 +1,8 @@
 """Models of other families in sentence-transformers, pipelines and PEFT, as BERT there."""
 
+import functools
 import pickle
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -11,6 +11,7 @@ import hf_bert_impl
 from hf_bert_impl.encoders.forward import forwards
 from hf_bert_impl.model.preparing import prepared_kernels
 from tests.encoders.cases import PREFIXES, count_stock_calls, random_stock, save_family
+from tests.support.checkpoints import assert_same_answers
 
 TEXTS = [
     "A cat naps.",
@@ -19,19 +20,7 @@ TEXTS = [
     "Stocks fell. " * 60,
 ]
 PAIRS = [("Who wrote 'To Kill a Mockingbird'?", text) for text in TEXTS]
-
-
-def flat(found):
-    """All numbers of a result, as one array."""
-    if isinstance(found, torch.Tensor):
-        found = (found.to_dense() if found.is_sparse else found).detach().float().numpy()
-    if isinstance(found, list):
-        return np.concatenate([flat(one) for one in found])
-    return np.asarray(found, dtype=np.float64).ravel()
-
-
-def assert_close(found, expected, atol=1e-5):
-    np.testing.assert_allclose(flat(found), flat(expected), atol=atol, rtol=0)
+assert_close = functools.partial(torch.testing.assert_close, rtol=0)
 
 
 #: By class of sentence-transformers: the model's class, and a call.
@@ -67,7 +56,7 @@ def test_sentence_transformers(library, save, prefix, kind, monkeypatch, tmp_pat
     assert are_prepared(model)
     calls = count_stock_calls(monkeypatch)
     found = call(model)
-    assert_close(found, before, 2e-5)
+    assert_close(found, before, atol=2e-5)
     assert not calls
     again = pickle.loads(pickle.dumps(model))
     assert are_prepared(again)
@@ -98,23 +87,18 @@ def test_pipelines(save, task, name, monkeypatch):
     pipe = transformers.pipeline(task, model=save(name), device="cpu")
     texts = [f"{text} [MASK]" * (task == "fill-mask") or text[:200] for text in TEXTS[:2]]
 
-    def numbers():
+    def answers():
         found = pipe(texts, batch_size=2)
-        if task == "feature-extraction":
-            return [one[0][:3] for one in found]  # not of padding
-        rows = [one if type(one) is list else [one] for one in found]
-        return [[token["score"] for token in row] for row in rows]
+        # Not of padding.
+        return [one[0][:3] for one in found] if task == "feature-extraction" else found
 
-    before = numbers()
-    places = {name: p.data_ptr() for name, p in pipe.model.named_parameters()}
+    before = answers()
     assert hf_bert_impl.optimize(pipe, "float32") is pipe
     calls = count_stock_calls(monkeypatch)
-    for ours, theirs in zip(numbers(), before, strict=True):
-        assert_close(ours, theirs)
+    assert_same_answers(answers(), before)
     assert not calls
     hf_bert_impl.restore(pipe)
-    assert {name: p.data_ptr() for name, p in pipe.model.named_parameters()} == places
-    assert numbers() == before
+    assert answers() == before
 
 
 @pytest.mark.ecosystem
@@ -123,12 +107,8 @@ def test_adapters(library, prefix, monkeypatch):
     """PEFT's LoRA, put into a model before `optimize` and after it, and merged."""
     peft = library("peft")
     targets = {"DistilBert": ["q_lin", "v_lin"], "MPNet": ["attn.q", "attn.v"]}
-    config = peft.LoraConfig(
-        task_type="SEQ_CLS",
-        target_modules=targets.get(prefix, ["query", "value"]),
-        init_lora_weights=False,
-        lora_dropout=0.0,
-    )
+    layers = targets.get(prefix, ["query", "value"])
+    config = peft.LoraConfig("SEQ_CLS", target_modules=layers, init_lora_weights=False)
     mask = (torch.arange(11) < torch.tensor([11, 4, 7])[:, None]).long()
     calls = count_stock_calls(monkeypatch)
     results = []
@@ -145,6 +125,5 @@ def test_adapters(library, prefix, monkeypatch):
         with torch.no_grad():
             results.append(adapted(input_ids=ids, attention_mask=mask).logits)
             results.append(adapted.merge_and_unload()(input_ids=ids, attention_mask=mask).logits)
-    for found in results[1:]:
-        torch.testing.assert_close(found, results[0], atol=2e-5, rtol=0)
+    assert_close(results[1:], results[:1] * 5, atol=2e-5)
     assert not calls

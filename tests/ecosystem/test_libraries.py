@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from torch._dynamo.testing import CompileCounter
 from torch.testing import assert_close
 
 import hf_bert_impl
+from hf_bert_impl.model import modeling_bert
 from hf_bert_impl.parity import reference_model
 from tests.model.cases import outputs, random_config, random_model
 from tests.support.checkpoints import WORDS
@@ -22,17 +24,15 @@ def test_losses_of_trainer_are_upstreams(library, save_tiny, tmp_path):
     rows = library("datasets").Dataset.from_dict(data)
     fields = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     folder = save_tiny("BertForSequenceClassification", num_labels=3, **fields)
-    tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(folder)
+    steps = {"max_steps": 5, "per_device_train_batch_size": 4, "logging_steps": 1, "save_steps": 3}
     losses = []
     for package in (hf_bert_impl, transformers):
-        place = str(tmp_path / package.__name__)
-        steps = {"max_steps": 5, "per_device_train_batch_size": 4, "logging_steps": 1}
-        more = {"save_steps": 3, "report_to": [], "use_cpu": True, "seed": 3}
+        place = tmp_path / package.__name__
         trainer = transformers.Trainer(
             model=package.BertForSequenceClassification.from_pretrained(folder),
-            args=transformers.TrainingArguments(place, **steps, **more),
+            args=transformers.TrainingArguments(place, **steps, report_to=[], use_cpu=True),
             train_dataset=rows,
-            data_collator=transformers.DataCollatorWithPadding(tokenizer),
+            processing_class=hf_bert_impl.BertTokenizer.from_pretrained(folder),
         )
         trainer.train()
         losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
@@ -53,9 +53,7 @@ PLACED = {
     "dispatch": lambda accelerate, model, folder: accelerate.load_checkpoint_and_dispatch(
         model, folder, device_map="auto", no_split_module_classes=["BertLayer"]
     ),
-    "offload": lambda accelerate, model, folder: accelerate.cpu_offload(
-        model, execution_device="cpu"
-    ),
+    "offload": lambda accelerate, model, folder: accelerate.cpu_offload(model, "cpu"),
 }
 
 
@@ -72,27 +70,19 @@ def test_placed_models(library, model, batch, tmp_path, place):
 # --- torch.compile -----------------------------------------------------------------------------
 
 
-@pytest.fixture
-def padded():
-    """Makes padded rows, with a compiler that knows no program."""
+def padded(rows, length):
+    """A batch of padded rows."""
+    ids = torch.randint(5, 61, (rows, length), generator=torch.Generator().manual_seed(rows))
+    mask = torch.arange(length) < torch.arange(3, 3 + rows)[:, None]
+    return {"input_ids": ids, "attention_mask": mask.long()}
+
+
+@pytest.fixture(autouse=True)
+def new_compiler():
     torch.compiler.reset()
 
-    def make(rows, length):
-        generator = torch.Generator().manual_seed(rows * 100 + length)
-        ids = torch.randint(5, 61, (rows, length), generator=generator)
-        mask = torch.ones(rows, length, dtype=torch.long)
-        mask[0, length // 2 :] = 0
-        mask[1, 3:] = 0
-        return {"input_ids": ids, "attention_mask": mask}
 
-    return make
-
-
-def test_compiled_once_for_all_sizes(model, padded, caplog):
-    from torch._dynamo.testing import CompileCounter
-
-    from hf_bert_impl.model import modeling_bert
-
+def test_compiled_once_for_all_sizes(model, caplog):
     modeling_bert.logger.warning_once.cache_clear()
     ours, counter = model("BertForSequenceClassification"), CompileCounter()
     counted, compiled = torch.compile(ours, backend=counter), torch.compile(ours, dynamic=True)
@@ -106,7 +96,7 @@ def test_compiled_once_for_all_sizes(model, padded, caplog):
     assert caplog.text.count("a compiled model computes padding") == 1
 
 
-def test_compiled_training_gives_the_same_gradients(model, padded):
+def test_compiled_training_gives_the_same_gradients(model):
     grads = []
     for compiled in (False, True):
         ours = model("BertForSequenceClassification")

@@ -11,13 +11,10 @@ pytestmark = pytest.mark.ecosystem
 
 
 def test_lora_trains_saves_and_merges(library, model, batch, tmp_path):
-    def classifier():
-        return model("BertForSequenceClassification", num_labels=3)
-
-    peft = library("peft")
+    peft, name = library("peft"), "BertForSequenceClassification"
     settings = peft.LoraConfig(task_type="SEQ_CLS", target_modules=["query", "value"], r=3)
-    tuned = peft.get_peft_model(classifier(), settings).train()
-    frozen = {name: p.clone() for name, p in tuned.named_parameters() if not p.requires_grad}
+    tuned = peft.get_peft_model(model(name, num_labels=3), settings).train()
+    frozen = {path: p.clone() for path, p in tuned.named_parameters() if not p.requires_grad}
     optimizer = torch.optim.AdamW((w for w in tuned.parameters() if w.requires_grad), lr=3e-2)
     losses = []
     for _ in range(12):
@@ -27,14 +24,15 @@ def test_lora_trains_saves_and_merges(library, model, batch, tmp_path):
         optimizer.zero_grad()
         losses.append(loss.item())
     assert losses[-1] < losses[0]
-    assert all(torch.equal(tuned.get_parameter(name), p) for name, p in frozen.items())
+    assert all(torch.equal(tuned.get_parameter(path), p) for path, p in frozen.items())
     after = tuned.eval()(**batch).logits
     tuned.save_pretrained(tmp_path / "adapter")
-    loaded = peft.PeftModel.from_pretrained(classifier(), tmp_path / "adapter").eval()
+    base = model(name, num_labels=3)
+    loaded = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
     torch.testing.assert_close(loaded(**batch).logits, after, atol=1e-6, rtol=0)
     hf_bert_impl.optimize(tuned, "bfloat16")
     merged = tuned.merge_and_unload()
-    assert type(merged) is type(classifier())
+    assert type(merged) is type(base)
     merged.save_pretrained(tmp_path / "merged")  # in the dtype before
     again = type(merged).from_pretrained(tmp_path / "merged", dtype="auto").eval()
     assert {weight.dtype for weight in again.parameters()} == {torch.float32}

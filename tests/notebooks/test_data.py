@@ -7,28 +7,19 @@ import pytest
 from hf_bert_impl.data.squad import read_squad
 from hf_bert_impl.tasks.base import Columns
 from hf_bert_impl.tasks.registry import make_task
-from lessons import data, samples, task_files
+from lessons import data, samples, task_files, vocabulary
 from lessons.translation_data import Pair, batches, load_chinese_to_english
-from lessons.vocabulary import (
-    BEGIN,
-    END,
-    PAD,
-    UNKNOWN,
-    Vocabulary,
-    pad,
-    shift_right,
-    split_chinese,
-    split_english,
-)
+from lessons.vocabulary import BEGIN, END, PAD, UNKNOWN, Vocabulary, pad, shift_right
 
 
 def test_tokens_and_numbers():
-    assert split_english("It’s 5 o'clock, Tom!") == ["it's", "5", "o'clock", ",", "tom", "!"]
-    assert split_chinese("Tom有35本书。\u200b") == ["Tom", "有", "35", "本", "书", "。"]
-    vocabulary = Vocabulary([["b", "a", "b"], ["c", "a", "b"]], at_least=2)
-    assert vocabulary.tokens[4:] == ["b", "a"]
-    assert vocabulary.encode(["a", "c"]) == [5, UNKNOWN, END]
-    assert vocabulary.decode([BEGIN, 4, 5, END, 4]) == ["b", "a"]
+    english = ["it's", "5", "o'clock", ",", "tom", "!"]
+    assert vocabulary.split_english("It’s 5 o'clock, Tom!") == english
+    assert vocabulary.split_chinese("Tom有35本书。\u200b") == ["Tom", "有", "35", "本", "书", "。"]
+    numbered = Vocabulary([["b", "a", "b"], ["c", "a", "b"]], at_least=2)
+    assert numbered.tokens[4:] == ["b", "a"]
+    assert numbered.encode(["a", "c"]) == [5, UNKNOWN, END]
+    assert numbered.decode([BEGIN, 4, 5, END, 4]) == ["b", "a"]
     targets = pad([[7, 8, END], [9, END]])
     assert targets.tolist() == [[7, 8, END], [9, END, PAD]]
     assert shift_right(targets).tolist() == [[BEGIN, 7, 8], [BEGIN, 9, END]]
@@ -69,12 +60,10 @@ def test_pairs_and_their_batches(monkeypatch, is_real, request):
     assert sorted(made) == sorted((pair.source, pair.target) for pair in pairs.train)
 
 
+PAIRS = Columns("sentence_A", "sentence_B", "entailment_judgment")
 TASKS = {
     task_files.sentiment: ("classification", Columns("0", None, "1")),
-    task_files.entailment: (
-        "classification",
-        Columns("sentence_A", "sentence_B", "entailment_judgment"),
-    ),
+    task_files.entailment: ("classification", PAIRS),
     task_files.tagging: ("token-classification", Columns()),
     task_files.sentence_questions: ("question-answering", None),
 }

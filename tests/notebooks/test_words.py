@@ -1,15 +1,15 @@
 """The words of the lessons: the pieces of the `tokenizers` library, and fastText's vectors."""
 
+import itertools
 import random
 import unicodedata
 
 import numpy as np
 import pytest
-from tokenizers import models
 
 from hf_bert_impl import BertTokenizer
 from lessons.fasttext import FastTextVectors, ngrams
-from lessons.wordpiece import UNKNOWN_TO_LIBRARY, split_into_pieces, tokenize
+from lessons.wordpiece import UNKNOWN_TO_LIBRARY, tokenize
 from tests.support.checkpoints import SPECIAL_TOKENS
 
 NAMES = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
@@ -25,52 +25,27 @@ CHARS = [
 
 @pytest.mark.parametrize("mode", MODES)
 def test_random_text_has_the_librarys_pieces(mode):
+    """Pieces of up to three letters, words that cannot be spelled, and long ones."""
     options = dict(zip(NAMES, mode, strict=True))
-    tokens = [*SPECIAL_TOKENS, *CHARS, *(f"##{char}" for char in CHARS)]
-    vocab = {token: number for number, token in enumerate(tokens)}
+    longer = ["".join(letters) for letters in (*itertools.product("abcé", repeat=2), "abc", "bca")]
+    inside = [f"##{piece}" for piece in (*CHARS, *longer) if piece not in ("z", "ab", "éa")]
+    vocab = {token: n for n, token in enumerate((*SPECIAL_TOKENS, *CHARS, *longer, *inside))}
     library = BertTokenizer(vocab, **options)
     marks = [char for char in CHARS if unicodedata.category(char)[0] == "M"]
     near = [char for char in CHARS if ord(char) < 0x600]
     rng = random.Random(20181011)
+    texts = ["é" * 100, "é" * 101]  # counted in characters, not in bytes
     for _ in range(2000):
-        pool = rng.choice([CHARS, near, [*marks, *"aeiouxyz "]])
-        text = "".join(rng.choices(pool, k=rng.randint(1, 20)))
+        pool = rng.choice([CHARS, near, [*marks, *"aeiouxyz "], [*"abcéz "]])
+        texts.append("".join(rng.choices(pool, k=rng.randint(1, 20))))
+    for text in texts:
         assert tokenize(text, vocab, **options) == library.tokenize(text), ascii(text)
-
-
-VOCAB = ("[UNK]", "a", "ab", "abc", "##c", "##cd", "##d", "##e", "x", "##x", "é", "##é", "##b")
-
-
-@pytest.mark.parametrize(
-    ("word", "pieces"),
-    [
-        ("ab", ["ab"]),
-        ("abcd", ["abc", "##d"]),  # the longest piece first
-        ("abcx", ["abc", "##x"]),
-        ("acde", ["a", "##cd", "##e"]),
-        ("abz", ["[UNK]"]),  # nothing of it is kept
-        ("abcdz", ["[UNK]"]),
-        ("é" * 100, ["é", *["##é"] * 99]),
-        ("é" * 101, ["[UNK]"]),  # counted in characters, not in bytes
-    ],
-)
-def test_pieces(word, pieces):
-    vocab = {token: number for number, token in enumerate(VOCAB)}
-    assert split_into_pieces(word, vocab) == pieces
-    model = models.WordPiece(vocab, unk_token="[UNK]")
-    assert [token.value for token in model.tokenize(word)] == pieces
 
 
 def test_contexts_and_ngrams_make_words_similar():
     """Also a word that is not in the texts."""
-    assert ngrams("where", 3, 3) == [
-        "<where>",
-        "<wh",
-        "whe",
-        "her",
-        "ere",
-        "re>",
-    ]  # as in the paper
+    papers = ["<where>", "<wh", "whe", "her", "ere", "re>"]
+    assert ngrams("where", 3, 3) == papers
     animals, stones = ("cat", "dog", "hen", "cow"), ("granite", "basalt", "marble", "slate")
     texts = [f"the {word} eats in a field" for word in animals] * 9
     texts += [f"old walls of {word} stand here" for word in stones] * 9

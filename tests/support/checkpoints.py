@@ -101,13 +101,9 @@ def assert_same_answers(found: Any, expected: Any, tolerance: float = 2e-5) -> N
     """Compares nested answers of a pipeline: numbers within the tolerance, all else exactly."""
     if isinstance(expected, dict):
         assert found.keys() == expected.keys()
-        for name, value in expected.items():
-            assert_same_answers(found[name], value, tolerance)
-    elif isinstance(expected, list | tuple):
-        assert isinstance(found, list | tuple) and len(found) == len(expected)
+        found, expected = [found[name] for name in expected], [*expected.values()]
+    if isinstance(expected, list | tuple):
         for one, other in zip(found, expected, strict=True):
             assert_same_answers(one, other, tolerance)
-    elif isinstance(expected, str) or expected is None:
-        assert found == expected, (found, expected)
     else:
-        assert float(found) == pytest.approx(float(expected), abs=tolerance)
+        assert found == pytest.approx(expected, abs=tolerance)

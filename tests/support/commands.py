@@ -50,7 +50,6 @@ def run_commands(
     commands: Iterable[Iterable[object]],
     environment: Mapping[str, str] = os.environ,
     *,
-    before: str = "",
     lines: Iterable[str] = (),
 ) -> tuple[list[Result], list[str]]:
     """Runs commands in one process, one after the other: its start takes longer than they do.
@@ -58,7 +57,6 @@ def run_commands(
     Args:
         commands: The arguments of each.
         environment: Of the process.
-        before: Python that runs first.
         lines: Standard input of all of them.
 
     Returns:
@@ -66,7 +64,7 @@ def run_commands(
     """
     told = json.dumps([[str(word) for word in command] for command in commands])
     done = subprocess.run(
-        [sys.executable, "-c", before + RUN, told],
+        [sys.executable, "-c", RUN, told],
         input="".join(f"{line}\n" for line in lines),
         env=environment,
         capture_output=True,

@@ -20,7 +20,6 @@ from urllib.parse import unquote, urlsplit
 
 TOKEN = "hf_of_the_tests"
 USER = "me"
-WHO = ["api", "whoami-v2"]
 Files = dict[str, bytes]
 
 
@@ -35,32 +34,35 @@ class Repository:
     private: bool = False
     #: Whether everybody sees its list of files and nobody gets one.
     gated: bool = False
-    #: Every commit's files by name.
-    commits: dict[str, Files] = field(default_factory=dict)
-    #: The commit of each branch.
-    branches: dict[str, str] = field(default_factory=dict)
+    #: The name of a commit and its files, by this name and by branch.
+    revisions: dict[str, tuple[str, Files]] = field(default_factory=dict)
 
     def commit(self, branch: str, files: Files) -> str:
         """Puts files on a branch; gives the commit's name."""
-        text = repr((branch, len(self.commits), sorted(files)))
+        text = repr((branch, len(self.revisions), sorted(files)))
         name = hashlib.sha1(text.encode()).hexdigest()
-        self.commits[name] = dict(files)
-        self.branches[branch] = name
+        self.revisions[branch] = self.revisions[name] = name, dict(files)
         return name
 
     def at(self, revision: str) -> tuple[str, Files]:
         """The commit that a branch or a commit's name stands for, and its files."""
-        name = self.branches.get(revision, revision)
-        if name not in self.commits:
+        if revision not in self.revisions:
             raise Refused(404, "RevisionNotFound")
-        return name, self.commits[name]
+        return self.revisions[revision]
+
+
+class Repositories(dict[str, Repository]):
+    """By OWNER/NAME; the hub refuses other names."""
+
+    def __missing__(self, name: str) -> Repository:
+        raise Refused(404, "RepoNotFound")
 
 
 class HubServer(ThreadingHTTPServer):
     """The server; a context manager.
 
     Attributes:
-        repositories: By OWNER/NAME.
+        repositories: Its content.
         requests: Every request as `METHOD /path`, in order.
         refusal: The answer to everything but the question who asks; None to answer as the hub does.
     """
@@ -69,7 +71,7 @@ class HubServer(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.repositories: dict[str, Repository] = {}
+        self.repositories = Repositories()
         self.requests: list[str] = []
         self.refusal: Refused | None = None
         self.address = f"http://127.0.0.1:{self.server_port}"
@@ -111,12 +113,6 @@ class HubServer(ThreadingHTTPServer):
         files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
         return self.repositories.setdefault(name, Repository()).commit(branch, files)
 
-    def repository(self, name: str) -> Repository:
-        """A repository that a request names."""
-        if name not in self.repositories:
-            raise Refused(404, "RepoNotFound")
-        return self.repositories[name]
-
 
 class Handler(BaseHTTPRequestHandler):
     """Answers one request: a reply gives JSON, or a file's bytes."""
@@ -149,26 +145,27 @@ class Handler(BaseHTTPRequestHandler):
 
     def reply(self, path: str) -> Any:
         words = [unquote(word) for word in path.strip("/").split("/")]
+        is_question = words == ["api", "whoami-v2"]
         is_allowed = self.headers.get("Authorization") == f"Bearer {TOKEN}"
-        if not is_allowed and (self.command == "POST" or words == WHO):
+        if not is_allowed and (self.command == "POST" or is_question):
             raise Refused(401, "InvalidToken")
-        if words == WHO:
+        if is_question:
             return {"type": "user", "name": USER, "orgs": []}
         if self.server.refusal:
             raise self.server.refusal
+        repositories = self.server.repositories
         match [self.command, *words]:
             case ["POST", "api", "repos", "create"]:
                 return self.create(**json.loads(self.body))
             case ["POST", "api", "validate-yaml"]:
                 return {"errors": [], "warnings": []}
             case [_, "api", "models", owner, name, *what]:
-                return self.model(f"{owner}/{name}", what)
+                return self.model(f"{owner}/{name}", repositories[f"{owner}/{name}"], what)
             case ["GET" | "HEAD", owner, name, "resolve", revision, *parts]:
-                return self.file(f"{owner}/{name}", revision, "/".join(parts))
+                return self.file(repositories[f"{owner}/{name}"], revision, "/".join(parts))
         raise Refused(404, "EntryNotFound")
 
-    def model(self, name: str, what: list[str]) -> Any:
-        repository = self.server.repository(name)
+    def model(self, name: str, repository: Repository, what: list[str]) -> Any:
         match [self.command, *what]:
             case ["GET"] | ["GET", "revision", _]:
                 commit, files = repository.at(what[1] if what else "main")
@@ -176,16 +173,12 @@ class Handler(BaseHTTPRequestHandler):
                 answer = {"id": name, "sha": commit, "siblings": siblings}
                 return answer | {"private": repository.private}
             case ["GET", "tree", revision]:
-                _, files = repository.at(revision)
-                return [
-                    {"type": "file", "path": path, "size": len(content), "oid": "0"}
-                    for path, content in files.items()
-                ]
+                entry = {"type": "file", "size": 0, "oid": "0"}
+                return [entry | {"path": path} for path in repository.at(revision)[1]]
             case ["POST", "branch", branch]:
-                repository.branches.setdefault(branch, repository.branches["main"])
+                repository.revisions.setdefault(branch, repository.at("main"))
                 return {}
             case ["POST", "preupload", revision]:
-                repository.at(revision)
                 paths = [file["path"] for file in json.loads(self.body)["files"]]
                 mode = {"uploadMode": "regular", "shouldIgnore": False}
                 return {"files": [{"path": path, **mode} for path in paths]}
@@ -200,14 +193,13 @@ class Handler(BaseHTTPRequestHandler):
                 made = repository.commit(revision, files)
                 url = f"{self.server.address}/{name}/commit/{made}"
                 return {"commitOid": made, "commitUrl": url, "success": True}
-        raise Refused(
-            404, "EntryNotFound"
-        )  # a folder of a tree, too: existing ones are not asked for
+        # A folder of a tree, too: existing ones are not asked for.
+        raise Refused(404, "EntryNotFound")
 
-    def file(self, name: str, revision: str, path: str) -> bytes:
-        if self.server.repository(name).gated:
+    def file(self, repository: Repository, revision: str, path: str) -> bytes:
+        if repository.gated:
             raise Refused(403, "GatedRepo")
-        self.headers_sent["X-Repo-Commit"], files = self.server.repository(name).at(revision)
+        self.headers_sent["X-Repo-Commit"], files = repository.at(revision)
         if path not in files:
             raise Refused(404, "EntryNotFound")
         self.headers_sent["ETag"] = f'"{hashlib.sha256(files[path]).hexdigest()}"'

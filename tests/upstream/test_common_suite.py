@@ -45,16 +45,16 @@ class BertModelTester:
         self.variant = variant
 
     def get_config(self) -> BertConfig:
-        fields: dict[str, Any] = {
-            "vocab_size": 99,
-            "hidden_size": self.hidden_size,
-            "num_hidden_layers": self.num_hidden_layers,
-            "num_attention_heads": self.num_attention_heads,
-            "intermediate_size": self.intermediate_size,
-            "max_position_embeddings": 65,
-            "type_vocab_size": 3,
-        }
-        return BertConfig(**fields, **self.variant)
+        return BertConfig(
+            vocab_size=99,
+            hidden_size=self.hidden_size,
+            num_hidden_layers=self.num_hidden_layers,
+            num_attention_heads=self.num_attention_heads,
+            intermediate_size=self.intermediate_size,
+            max_position_embeddings=65,
+            type_vocab_size=3,
+            **self.variant,
+        )
 
     def prepare_config_and_inputs_for_common(self) -> tuple[BertConfig, Inputs]:
         config = self.get_config()
@@ -105,9 +105,7 @@ class BertCommonSuiteTest(
         if return_labels and model_class is BertForPreTraining:
             shape = (self.model_tester.batch_size, self.model_tester.seq_length)
             inputs["labels"] = torch.zeros(shape, dtype=torch.long, device=torch_device)
-            inputs["next_sentence_label"] = torch.zeros(
-                shape[0], dtype=torch.long, device=torch_device
-            )
+            inputs["next_sentence_label"] = inputs["labels"][:, 0]
         return inputs
 
     def test_config(self) -> None:
