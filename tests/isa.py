@@ -20,18 +20,10 @@ LEVELS = (
     ("avx512", "AVX512_CORE_VNNI", "AVX512_VNNI"),
     ("avx512", "AVX512_CORE_BF16", "AVX512_VNNI"),
 )
+KINDS = ("ByOnednn", "Prepared", "PreparedByTorch", "PreparedBFloat16", "Int8")
 TESTS = (
     "tests/model/test_kernels.py",
-    *(
-        f"tests/model/test_conformance.py::{kind}"
-        for kind in (
-            "TestByOnednn",
-            "TestPrepared",
-            "TestPreparedByTorch",
-            "TestPreparedBFloat16",
-            "TestInt8",
-        )
-    ),
+    *(f"tests/model/test_conformance.py::Test{kind}" for kind in KINDS),
     "tests/model/test_linear.py",
     "tests/model/modeling_bert/test_batch_invariance.py",
     "tests/inference/test_text_encoder.py",

@@ -23,8 +23,8 @@ from hf_bert_impl.cli import app
 from hf_bert_impl.data.masking import MaskingOptions
 from tests.encoders.cases import random_stock
 from tests.support.checkpoints import SPECIAL_TOKENS, save_checkpoint
+from tests.test_structure import FILES, ROOT
 
-ROOT = Path(__file__).parent.parent
 #: The pages for users, by their name.
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
@@ -35,16 +35,12 @@ WORDS = "a anna ' s cat nap ##s kitten sleep fine film the short long ##er one s
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-def with_examples() -> list[str]:
-    """The modules with examples. Their text is searched, because importing all takes long."""
-    names = {"hf_bert_impl": "hf_bert_impl", "conversion": "hf_bert_impl.conversion"}
-    folders = [(ROOT / folder, name) for folder, name in names.items()]
-    return sorted(
-        ".".join((name, *path.relative_to(folder).with_suffix("").parts)).removesuffix(".__init__")
-        for folder, name in folders
-        for path in folder.rglob("*.py")
-        if ">>> " in path.read_text(encoding="utf-8")
-    )
+#: The modules with examples. Their text is searched, because importing all takes long.
+MODULES = sorted(
+    f"hf_bert_impl.{module}".removesuffix(".__init__")
+    for module, path in FILES.items()
+    if ">>> " in path.read_text(encoding="utf-8")
+)
 
 
 @pytest.fixture
@@ -81,7 +77,7 @@ def checkpoints(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", with_examples())
+@pytest.mark.parametrize("name", MODULES)
 def test_docstrings(name: str, checkpoints: Path) -> None:
     module = importlib.import_module(name)
     names = {key: getattr(hf_bert_impl, key) for key in hf_bert_impl.__all__}
@@ -110,38 +106,22 @@ def test_blocks_of_all_pages_in_one_folder(checkpoints: Path) -> None:
                 if kind == "python":
                     exec(compile(block, page, "exec"), names)
                 elif kind == "bash":
-                    run = ["bash", "-euc", block]
-                    assert subprocess.run(run, env=os.environ | paths).returncode == 0, (
-                        page,
-                        block,
-                    )
+                    subprocess.run(["bash", "-euc", block], env=os.environ | paths, check=True)
         finally:
             hf_bert_impl.unregister()
 
 
-def test_code_of_all_pages_is_narrow() -> None:
-    """At most 80 columns, so that no line is cut."""
-    for page, text in PAGES.items():
-        for _, block in BLOCK.findall(text):
-            assert not [line for line in block.splitlines() if len(line) > 80], page
-
-
-def test_commands_of_all_pages() -> None:
-    """Every command of the pages exists, with its options."""
+def test_code_of_all_pages() -> None:
+    """No line is cut at 80 columns. Every command exists, with its options."""
     group: Any = typer.main.get_command(app)
-    lines = [
-        line
-        for page in PAGES.values()
-        for kind, block in BLOCK.findall(page)
-        if kind != "python"
-        for line in block.replace("\\\n", " ").splitlines()
-        if line.startswith("hf-bert ")
-    ]
-    assert lines
+    blocks = [block for page in PAGES.values() for _, block in BLOCK.findall(page)]
+    assert [line for block in blocks for line in block.splitlines() if len(line) > 80] == []
+    whole = "\n".join(blocks).replace("\\\n", " ")
+    lines = [line for line in whole.splitlines() if line.startswith("hf-bert ")]
     for line in lines:
         words = shlex.split(line, comments=True)[1:]
-        command = group.commands[words.pop(0)]
-        if hasattr(command, "commands"):
+        command = group
+        while hasattr(command, "commands"):
             command = command.commands[words.pop(0)]
         allowed = {o for each in command.params for o in (*each.opts, *each.secondary_opts)}
         given = {word.split("=")[0] for word in words if word.startswith("--")}

@@ -4,32 +4,24 @@ import configparser
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.test_structure import FILES, ROOT
+
+SETUP = configparser.ConfigParser()
+SETUP.read(ROOT / "setup.cfg")
 
 
 def test_setup_cfg_lists_every_package():
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    found = {
-        ".".join((name, *path.parent.relative_to(ROOT / folder).parts))
-        for folder, name in (
-            ("hf_bert_impl", "hf_bert_impl"),
-            ("conversion", "hf_bert_impl.conversion"),
-        )
-        for path in (ROOT / folder).rglob("*.py")
-    }
-    assert set(setup["options"]["packages"].split()) == found
+    modules = {f"hf_bert_impl.{module}" for module in FILES}
+    packages = {"hf_bert_impl", *(module.rpartition(".")[0] for module in modules)}
+    assert set(SETUP["options"]["packages"].split()) == packages
 
 
 def test_one_address_and_a_complete_list_of_extras():
     """setup.cfg defines the address; README lists the extras."""
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    address = setup["metadata"]["url"]
+    address = SETUP["metadata"]["url"]
     site = re.sub(r"github\.com/([\w-]+)", r"\1.github.io", address)
     for name in ("README.md", "CONTRIBUTING.md", "docs/get-started.md", "CITATION.cff"):
         text = (ROOT / name).read_text(encoding="utf-8")
@@ -37,7 +29,7 @@ def test_one_address_and_a_complete_list_of_extras():
         assert address in addresses and addresses <= {address, site}, name
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     listed = re.findall(r"^\| `(\w+)` \|", readme, re.MULTILINE)
-    assert set(listed) == set(setup["options.extras_require"])
+    assert set(listed) == set(SETUP["options.extras_require"])
 
 
 #: A command that takes this package, by its name, from an index that anybody can write to.

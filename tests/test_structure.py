@@ -25,22 +25,13 @@ FLOORS = (
     ("cli",),
 )
 
-#: The importing module and the imported one, both without the package's own name.
-Edge = tuple[str, str]
-
-
-def files() -> dict[str, Path]:
-    """Every module but the package's own, which only names what the others have."""
-    places = {"": ROOT / PACKAGE, "conversion.": ROOT / "conversion"}
-    return {
-        prefix + ".".join(path.relative_to(folder).with_suffix("").parts): path
-        for prefix, folder in places.items()
-        for path in folder.rglob("*.py")
-        if path != ROOT / PACKAGE / "__init__.py"
-    }
-
-
-FILES = files()
+#: Every module but the package's own, which only names what the others have.
+FILES = {
+    prefix + ".".join(path.relative_to(folder).with_suffix("").parts): path
+    for prefix, folder in {"": ROOT / PACKAGE, "conversion.": ROOT / "conversion"}.items()
+    for path in folder.rglob("*.py")
+    if path != ROOT / PACKAGE / "__init__.py"
+}
 
 
 def imported_names(text: str, module: str) -> Iterator[str]:
@@ -76,33 +67,26 @@ def module_of(name: str) -> str | None:
     return None
 
 
-def edges() -> set[Edge]:
-    """Which file imports which."""
-    found = set()
-    for module, path in FILES.items():
-        for name in imported_names(path.read_text(encoding="utf-8"), module):
-            target = module_of(name)
-            if target not in (None, module):
-                found.add((module, target))
-    return found
-
-
 def folder(module: str) -> str:
     return module.partition(".")[0]
 
 
-def floor(module: str) -> int:
-    """Its number, from 0 for the ground; an error if it has none."""
-    found = [number for number, names in enumerate(FLOORS) if folder(module) in names]
-    assert found or "." not in module, f"{folder(module)}/ has no floor: give it one in FLOORS"
-    return found[0] if found else 0
-
-
-EDGES = edges()
+#: Which module imports which.
+EDGES = {
+    (module, target)
+    for module, path in FILES.items()
+    for name in imported_names(path.read_text(encoding="utf-8"), module)
+    if (target := module_of(name)) not in (None, module)
+}
 
 
 def test_imports_point_one_way() -> None:
-    assert [(a, b) for a, b in sorted(EDGES) if floor(a) < floor(b)] == []
+    floor = {name: number for number, names in enumerate(FLOORS) for name in names}
+    for module in FILES:
+        if "." not in module:
+            floor.setdefault(module, 0)
+        assert folder(module) in floor, f"{folder(module)}/ has no floor: give it one in FLOORS"
+    assert [(a, b) for a, b in sorted(EDGES) if floor[folder(a)] < floor[folder(b)]] == []
     # Neither files nor folders import one another in a circle, which would be an error here.
     for name in (str, folder):
         below: dict[str, set[str]] = {}
