@@ -9,8 +9,8 @@ import pytest
 
 import hf_bert_impl
 from hf_bert_impl.conversion import convert
-from tests.support.checkpoints import name_tokenizer
 from tests.support.commands import run_commands
+from tests.support.damage import fields
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted(
@@ -82,7 +82,8 @@ def with_code(save_tiny, marker):
         hf_bert_impl.BertTokenizer.from_pretrained(folder).save_pretrained(folder)
         inputs = ["input_ids", "token_type_ids", "attention_mask"]
         settings = {"tokenizer_class": tokenizer_class, "model_input_names": inputs}
-        name_tokenizer(folder, settings | MAP, {"model_type": model_type} | MAP)
+        fields("tokenizer_config.json", **settings, **MAP)(folder)
+        fields("config.json", model_type=model_type, **MAP)(folder)
         (folder / "own.py").write_text(MODULE.format(marker=str(marker)))
         return folder
 
@@ -95,7 +96,7 @@ def with_code(save_tiny, marker):
     [
         # `inspect` needs no tokenizer, and `convert` copies its files.
         ("hf_bert_impl", "MyTokenizer", [0, 0, 2, 2, 2, 2, 2]),
-        ("bert", "PreTrainedTokenizerFast", [0, 0, 0, 0, 0, 0, 2]),
+        (None, "PreTrainedTokenizerFast", [0, 0, 0, 0, 0, 0, 2]),
     ],
 )
 def test_no_command_runs_it_or_asks(
@@ -128,7 +129,7 @@ def test_no_command_runs_it_or_asks(
 
 def test_a_config_names_no_code_of_the_hub(save_tiny):
     folder = save_tiny("BertModel")
-    name_tokenizer(folder, config={"_attn_implementation": "somebody/kernel"})
+    fields("config.json", _attn_implementation="somebody/kernel")(folder)
     with pytest.raises(ValueError, match="'somebody/kernel', a kernel of the hub, which is code"):
         hf_bert_impl.BertModel.from_pretrained(folder)
     convert(folder, folder.parent / "converted")
