@@ -5,7 +5,7 @@ import io
 import json
 import re
 from pathlib import Path
-from typing import ClassVar
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -53,7 +53,7 @@ def test_the_help_names_every_case_peer_and_precision():
 
 @pytest.mark.slow
 def test_a_whole_run():
-    """On a tiny model, with upstream and itself: the rows, the report and what is missing."""
+    """On a tiny model, with upstream and itself: the rows, and what is missing."""
     peers = "unchanged,upstream-sdpa,sentence-transformers"
     few = {"rounds": 2, "threads": 1, "quick": True}
     benchmark = Benchmark(TINY, Settings("short,sentence,queries,encode", peers, **few))
@@ -73,49 +73,34 @@ def test_a_whole_run():
     assert (missing.peer, missing.case) == ("sentence-transformers", "encode")
     assert results.kernels.keys() == {"float32"}
 
-    data = json.loads(to_json(results))
-    assert [Row(**row) for row in data["rows"]] == results.rows
-    texts = []
-    for width in (200, 40):
-        console = Console(width=width, file=io.StringIO())
-        results.render(console)
-        texts.append(console.file.getvalue())
-    assert "sentence-transformers (fp32, encode): not available: " in texts[0]
-    for words in ("unchanged fp32", "upstream-sdpa fp32", "speed-up", "8 rows, 221 tokens"):
-        assert words in texts[0]
-    wide, narrow = ({*re.findall(r"\d+\.\d\d?", text)} for text in texts)
-    assert wide == narrow
-
-
-class Fake:
-    """A contestant with given times in the place of a process."""
-
-    SECONDS: ClassVar = {"upstream-sdpa": [0.04, 0.04, 0.06], "prepared": [0.01, 0.02, 0.09]}
-
-    def __init__(self, name, dtype, make, threads, scratch):
-        self.name, self.dtype, self.is_alive = name, dtype, True
-
-    def ask(self, method, *arguments):
-        if method == "turn":
-            return self.SECONDS.get(self.name, [0.02] * 3)[arguments[1]]
-        case = cases.make_case("short", 7)
-        return {"case": case, "result": torch.zeros(3), "kernels": None}[method]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
-
 
 def test_medians_of_paired_rounds(monkeypatch):
-    """A round that was disturbed changes neither time nor ratio."""
-    monkeypatch.setattr("hf_bert_impl.benchmark.run.Contestant", Fake)
-    settings = Settings("short", "upstream-sdpa", rounds=3, threads=1)
-    row = Benchmark(TINY, settings).run().rows[1]
+    """A round that was disturbed changes neither time nor ratio; a narrow table has all numbers."""
+    seconds = {"upstream-sdpa": [0.04, 0.04, 0.06], "prepared": [0.01, 0.02, 0.09]}
+    answers = {"case": cases.make_case("short", 7), "result": torch.zeros(3), "kernels": None}
+
+    def contestant(name, dtype, *_):
+        def ask(method, *given):
+            return seconds.get(name, [0.02] * 3)[given[1]] if method == "turn" else answers[method]
+
+        made = MagicMock(dtype=dtype, ask=ask)
+        made.name = name
+        return made
+
+    monkeypatch.setattr("hf_bert_impl.benchmark.run.Contestant", contestant)
+    results = Benchmark(TINY, Settings("short", "upstream-sdpa,openvino", "int8", 3, 1)).run()
+    row = results.rows[0]
     assert (row.ours, row.peer, row.rows) == ("prepared", "upstream-sdpa", 7)
     assert (row.ours_ms, row.peer_ms) == pytest.approx((20, 40))
     assert (row.ratio_min, row.ratio, row.ratio_max) == pytest.approx((0.06 / 0.09, 2, 4))
+    assert [Row(**row) for row in json.loads(to_json(results))["rows"]] == results.rows
+    wide, narrow = (Console(width=width, file=io.StringIO()) for width in (200, 40))
+    for console in (wide, narrow):
+        results.render(console)
+    wide, narrow = (console.file.getvalue() for console in (wide, narrow))
+    for words in ("prepared int8", "upstream-sdpa fp32", "7 rows", "openvino (int8): not avail"):
+        assert words in wide
+    assert {*re.findall(r"\d+\.\d\d?", wide)} == {*re.findall(r"\d+\.\d\d?", narrow)}
 
 
 def test_queries_are_calls_of_their_own(monkeypatch):

@@ -26,12 +26,9 @@ NUMBERS = [
 ]
 
 
-def test_no_number_is_taken_unseen(subtests):
+@pytest.mark.parametrize(("options", "field"), NUMBERS)
+def test_no_number_is_taken_unseen(options, field):
     """Whole numbers are no fractions, either; a field that is not listed would pass."""
-    for options, field in NUMBERS:
-        for value in (math.nan, math.inf, -math.inf, -1, 1e30, 10**400, "3", True):
-            with (
-                subtests.test(field=field.name, value=str(value)[:9]),
-                pytest.raises(ValueError, match=f"{field.name} is "),
-            ):
-                options(**MADE[options], **{field.name: value})
+    for value in (math.nan, math.inf, -math.inf, -1, 1e30, 10**400, "3", True):
+        with pytest.raises(ValueError, match=f"{field.name} is "):
+            options(**MADE[options], **{field.name: value})

@@ -80,9 +80,6 @@ def test_an_empty_batch_and_bad_rows(models, kind):
     ):
         with pytest.raises(InputError, match=words):
             task(batch)
-    if kind is Classify:
-        with pytest.raises(InputError, match=r"has one label.*CrossEncoder"):
-            kind(models(HEADS[kind], 1))
     with pytest.raises(InputError, match="threads"):
         kind(folder, threads=-1)
     again = pickle.dumps(task)

@@ -1,14 +1,13 @@
 """Small models: an encoder of texts, and one for questions whose weights are made of sines."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 import hf_bert_impl
-from tests.inference.encoder_cases import POSITIONS as ENCODER_POSITIONS
-from tests.support.checkpoints import save_checkpoint, tiny_config
+from tests.support.checkpoints import tiny_config
 
 ANSWERING_WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] . , ? ! ' - the a cat dog sat on mat in paris anna lives and "
@@ -19,11 +18,13 @@ ANSWERING_WORDS = (
 POSITIONS = 70
 
 
-def make_answering_folder(folder: Path, **fields: Any) -> Path:
-    """Saves it with its tokenizer."""
+@pytest.fixture(scope="session")
+def answering_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model with its tokenizer, as a folder."""
+    folder = tmp_path_factory.mktemp("answering")
     sizes = {"hidden_size": 36, "num_attention_heads": 4, "intermediate_size": 45}
     sizes |= {"vocab_size": len(ANSWERING_WORDS.split()), "max_position_embeddings": POSITIONS}
-    model = hf_bert_impl.BertForQuestionAnswering(tiny_config(**sizes, **fields))
+    model = hf_bert_impl.BertForQuestionAnswering(tiny_config(**sizes))
     with torch.no_grad():
         for number, (name, weight) in enumerate(model.named_parameters()):
             if "LayerNorm" in name:
@@ -40,17 +41,9 @@ def make_answering_folder(folder: Path, **fields: Any) -> Path:
 
 
 @pytest.fixture(scope="session")
-def answering_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model with its tokenizer, as a folder."""
-    return make_answering_folder(tmp_path_factory.mktemp("answering"))
-
-
-@pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny(models: Callable[..., str]) -> Path:
     """A random BERT with a tokenizer, as a folder."""
-    folder = tmp_path_factory.mktemp("tiny") / "bert"
-    sizes = {"max_position_embeddings": ENCODER_POSITIONS, "initializer_range": 0.4}
-    return save_checkpoint(folder, "BertModel", **sizes)
+    return Path(models("BertModel"))
 
 
 @pytest.fixture(scope="session")

@@ -86,5 +86,3 @@ def test_what_is_refused(save):
     ):
         with pytest.raises(error, match=words):
             classifier.logits(texts, pairs)
-    with pytest.raises(InputError, match=r"has one label, .*CrossEncoder"):
-        load(save("Roberta", num_labels=1))

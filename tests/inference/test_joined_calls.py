@@ -64,11 +64,9 @@ def gated():
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"normalize_embeddings": True, "truncate_dim": 7},
+        {"prompt_name": "query", "normalize_embeddings": True, "truncate_dim": 7},
         {"precision": "int8"},
         {"precision": "float16", "convert_to_tensor": True},
-        {"prompt_name": "query"},
     ],
     ids=str,
 )

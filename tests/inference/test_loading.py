@@ -2,18 +2,16 @@
 
 import json
 
-import numpy as np
 import pytest
-import torch
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast, XLMRobertaTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast, XLMRobertaTokenizer
 
 import hf_bert_impl
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.loading import load_own_tokenizer, load_tokenizer
 from hf_bert_impl.inference.sentence_folder import copy_sentence_modules
-from tests.inference.encoder_cases import names
+from tests.inference.encoder_cases import assert_near
 from tests.support.checkpoints import JAPANESE, LETTER_TEXTS, LETTERS, name_tokenizer
 
 SETTINGS = {name: value for name, value in JAPANESE.items() if name != "tokenizer_class"}
@@ -66,19 +64,24 @@ def test_ids_are_those_of_auto_tokenizer(save_tiny, kind):
         assert ours(text)["input_ids"] == theirs(text)["input_ids"]
 
 
-def test_a_tokenizer_written_in_python_gives_the_same_vectors(save_tiny, tmp_path):
-    folder = name_tokenizer(save_tiny("BertModel", words=LETTERS), SETTINGS, NAMED)
-    encoder = TextEncoder.from_pretrained(folder, prepare=False)
-    model = AutoModel.from_pretrained(folder, add_pooling_layer=False).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    for text in LETTER_TEXTS:
-        batch = tokenizer(text, truncation=True, max_length=31, return_tensors="pt")
-        with torch.no_grad():
-            expected = model(**batch).last_hidden_state[0].mean(dim=0)
-        assert np.allclose(encoder.encode(text), expected, atol=1e-5)
+@pytest.mark.parametrize("kind", ["written in Python", "of XLM-R"])
+def test_a_tokenizer_of_another_class_gives_the_same_vectors(save_tiny, tmp_path, kind):
+    """In paraphrase-multilingual-MiniLM-L12-v2 its pad token is 1, and 0 by the config."""
+    folder = save_tiny("BertModel", words=LETTERS)
+    if kind == "of XLM-R":
+        save_pieces(folder)
+        named = {"tokenizer_class": "XLMRobertaTokenizer", "pad_token_id": 0}
+        name_tokenizer(folder, None, named)
+    else:
+        name_tokenizer(folder, SETTINGS, NAMED)
+    stock, encoder = SentenceTransformer(str(folder), device="cpu"), TextEncoder(folder)
+    stock.max_seq_length = 31
+    assert type(encoder.tokenizer) is type(stock.tokenizer)
+    expected = stock.encode(LETTER_TEXTS)
     encoder.save_pretrained(tmp_path / "saved")
-    again = TextEncoder.from_pretrained(tmp_path / "saved")
-    assert np.allclose(again.encode(LETTER_TEXTS), encoder.encode(LETTER_TEXTS), atol=1e-6)
+    saved, plain = TextEncoder(tmp_path / "saved"), TextEncoder(folder, prepare=False)
+    for model in (encoder, saved, plain, hf_bert_impl.optimize(stock, "float32")):
+        assert_near(model.encode(LETTER_TEXTS), expected)
 
 
 @pytest.mark.parametrize("named", [{"tokenizer_class": "MyTokenizer"}, {}])
@@ -90,45 +93,24 @@ def test_code_of_its_own_is_refused_in_one_line(save_tiny, named, pair):
         load_tokenizer(str(folder))
 
 
-def test_bert_with_the_tokenizer_of_xlm_r(save_tiny):
-    """As in paraphrase-multilingual-MiniLM-L12-v2: its pad token is 1, and 0 by the config."""
-    folder = save_tiny("BertModel", words=LETTERS)
-    save_pieces(folder)
-    name_tokenizer(folder, None, {"tokenizer_class": "XLMRobertaTokenizer", "pad_token_id": 0})
-    stock = SentenceTransformer(str(folder), device="cpu")
-    stock.max_seq_length = 31
-    assert stock.tokenizer.pad_token_id == 1
-    encoder = TextEncoder.from_pretrained(folder)
-    assert type(encoder.tokenizer) is type(stock.tokenizer)
-    expected = stock.encode(LETTER_TEXTS)
-    assert np.allclose(encoder.encode(LETTER_TEXTS), expected, atol=1e-5)
-    optimized = hf_bert_impl.optimize(stock, "float32")
-    assert np.allclose(optimized.encode(LETTER_TEXTS), expected, atol=1e-5)
-
-
-def module_list(*paths):
-    return json.dumps([{"type": f"x.Kind{n}", "path": path} for n, path in enumerate(paths)])
-
-
-def test_what_is_copied(tmp_path):
-    """The modules of the list, if all of them are inside the folder; no other files."""
+def test_modules_are_copied_from_inside_the_folder(tmp_path):
+    """Those of the list, and no other files."""
     source, folder = tmp_path / "source", tmp_path / "folder"
     folder.mkdir()
-    for path in (source / "1_Pooling", source / "heads/2_Dense", source / ".git"):
-        path.mkdir(parents=True)
-        (path / "config.json").write_text("{}")
-    (source / "sentence_bert_config.json").write_text('{"max_seq_length": 7}')
+    for path in ("1_Pooling", "heads/2_Dense", ".git"):
+        (source / path).mkdir(parents=True)
+        (source / path / "config.json").write_text("{}")
     (source / "notes.txt").write_text("private")
-    assert copy_sentence_modules(source, folder) == []
+
+    def copied(*paths):
+        modules = [{"type": "x.Kind", "path": path} for path in ("", *paths)]
+        (source / "modules.json").write_text(json.dumps(modules))
+        return copy_sentence_modules(source, folder)
+
     for path in ("../folder", "/etc", "1_Pooling/../../folder"):
-        (source / "modules.json").write_text(module_list("", path))
         with pytest.raises(ValueError, match="outside that folder"):
-            copy_sentence_modules(source, folder)
-    assert names(folder) == set()
-    paths = ("", "1_Pooling", "heads/2_Dense/", "3_Normalize", ".git")
-    (source / "modules.json").write_text(module_list(*paths))
-    copied = copy_sentence_modules(source, folder)
-    assert copied == ["modules.json", "sentence_bert_config.json", "1_Pooling/", "heads/2_Dense/"]
-    below = {"1_Pooling/config.json", "heads/2_Dense/config.json"}
-    assert names(folder) == {"modules.json", "sentence_bert_config.json", *below}
-    assert (folder / "modules.json").read_text() == module_list(*paths)
+            copied(path)
+    assert not [*folder.iterdir()]
+    names = ["modules.json", "1_Pooling/", "heads/2_Dense/"]
+    assert copied("1_Pooling", "heads/2_Dense/", "3_Normalize", ".git") == names
+    assert {path.name for path in folder.rglob("*.*")} == {"modules.json", "config.json"}
