@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-import hf_bert_impl
 from hf_bert_impl.conversion.formats import Candidate, candidates
-from hf_bert_impl.conversion.maps import names
 from hf_bert_impl.conversion.maps.flax import FLAX
 from hf_bert_impl.conversion.maps.google_tf1 import GOOGLE_TF1
 from hf_bert_impl.conversion.maps.keras_h5 import KERAS_H5
@@ -87,8 +85,21 @@ def read_all(form: str, path: Path) -> dict[str, torch.Tensor]:
     return {name: item for name, item in found.items() if isinstance(item, torch.Tensor)}
 
 
-def refuse(form: str, path: Path, match: str | None = None) -> str:
-    """Hold that reading everything ends in one short line that names the file; the line."""
+def refuse(
+    form: str, path: Path, match: str | None = None, damage: bytes | Callable | None = None
+) -> str:
+    """Hold that reading everything ends in one short line that names the file; the line.
+
+    Args:
+        form: The format.
+        path: The file.
+        match: A pattern of words of the line.
+        damage: The content of the file, or a function that writes it; None for one that exists.
+    """
+    if isinstance(damage, bytes):
+        path.write_bytes(damage)
+    elif damage is not None:
+        damage(path)
     line = refused(lambda: read(form, path), match)
     assert path.name.split(".")[0] in line
     return line
@@ -157,20 +168,3 @@ def assert_same(found: Mapping, expected: Mapping) -> None:
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         assert same_bits(found[name], tensor.detach().contiguous()), name
-
-
-def random_model(class_name: str, seed: int = 0, **sizes: Any) -> tuple[dict, dict]:
-    """The state of a random model, without its tied tensors, and its config."""
-    fields: dict = dict(vocab_size=13, hidden_size=6, num_hidden_layers=2, num_attention_heads=3)
-    fields |= dict(intermediate_size=7, max_position_embeddings=11, type_vocab_size=5) | sizes
-    config = hf_bert_impl.BertConfig(**fields)
-    with torch.device("meta"):
-        shapes = getattr(hf_bert_impl, class_name)(config).state_dict()
-    generator = torch.Generator().manual_seed(seed)
-    tied = names.TIED if config.tie_word_embeddings else ()
-    state = {
-        name: torch.randn(tensor.shape, generator=generator)
-        for name, tensor in shapes.items()
-        if name not in tied
-    }
-    return state, fields

@@ -14,27 +14,10 @@ import torch
 from hf_bert_impl.conversion.readers import archive, mapped
 from hf_bert_impl.conversion.readers.archive import is_archive, open_archive
 from hf_bert_impl.errors import InputError
-from tests.conversion.cases import (
-    ARCHIVES,
-    COMPRESS,
-    FIXTURES,
-    pack,
-    refused,
-    tar,
-    zipped,
-)
+from tests.conversion.cases import ARCHIVES, COMPRESS, FIXTURES, pack, refused, tar, zipped
 
 REAL = FIXTURES / "pytorch_pretrained_bert" / "bert-tiny.tar.gz"
 ZEROS = bytes(4 << 20)
-EVERY = pytest.mark.parametrize("kind", ARCHIVES)
-
-
-def tree(folder):
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 @pytest.fixture
@@ -54,7 +37,6 @@ def refuse(tmp_path):
 # --- whole ones ------------------------------------------------------------------------------
 
 CONTENT = {
-    "bert_config.json": b"{}",
     "bert_model.ckpt.data-00000-of-00001": np.random.default_rng(0).bytes(123_457),
     "vocab.txt": "[PAD]\nžluť\n".encode(),
     "empty": b"",
@@ -62,7 +44,7 @@ CONTENT = {
 
 
 @pytest.mark.parametrize("top", ["", "./", "uncased_L-2_H-128_A-2/", "./cased//"])
-@EVERY
+@pytest.mark.parametrize("kind", ARCHIVES)
 def test_kinds(kind, top, tmp_path):
     """A single folder around all files is removed, and files of macOS are skipped."""
     files = {top + name: content for name, content in CONTENT.items()}
@@ -72,7 +54,7 @@ def test_kinds(kind, top, tmp_path):
     path = pack(tmp_path / f"model.{kind}", files)
     (tmp_path / "into").mkdir()
     folder = open_archive(path, tmp_path / "into")
-    assert tree(folder) == CONTENT
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == CONTENT
     assert (tmp_path / "into") in folder.parents
     assert folder.name == (top.strip("./") or folder.name)
     os.rename(path, tmp_path / "no name that says it")
@@ -92,38 +74,22 @@ def test_other_files_are_no_archives(tmp_path):
     (tmp_path / "vocab.gz").write_bytes(gzip.compress(b"word\n" * 1000))
     paths = [*tmp_path.iterdir(), tmp_path, tmp_path / "nothing", tmp_path / ("x" * 5000)]
     assert [path.name for path in paths if is_archive(path)] == []
-    for name in ("vocab.gz", "nothing"):
-        with pytest.raises(InputError, match=r"a damaged|No such file"):
-            open_archive(tmp_path / name, tmp_path)
+    with pytest.raises(InputError, match=r"a damaged"):
+        open_archive(tmp_path / "vocab.gz", tmp_path)
 
 
-# --- names -----------------------------------------------------------------------------------
+# --- hostile ones ----------------------------------------------------------------------------
 
 ELSEWHERE = ["../out", "a/../../out", "/out", "//out", "a/..", "C:out", "C:\\out", "..\\out"]
 ELSEWHERE += ["a\\b", "a\nb", "a\rb", "/".join("a" * 40)]
 #: Duplicate names, or one for a file and a folder.
 TAKEN = [["a", "a"], ["a/b", "./a//b"], ["a/", "a"], ["a", "a/b"], ["a/b", "a"], ["."]]
+PACKED = {"tar": tar, "zip": zipped}
 
 
 def members(names):
-    """Of a tar: a name that ends in a slash is a folder."""
+    """A name that ends in a slash is a folder."""
     return [(name.rstrip("/"), None if name.endswith("/") else b"1") for name in names]
-
-
-@pytest.mark.parametrize("name", ELSEWHERE)
-def test_names_that_lead_elsewhere(name, refuse):
-    for make in (zipped, tar):
-        refuse(make(("good", b"1"), (name, b"2")), "which is no plain path")
-
-
-@pytest.mark.parametrize("names", TAKEN, ids=str)
-@pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_names_that_are_taken(names, refuse):
-    refuse(zipped(*((name, b"1") for name in names)), "twice|no plain path|damaged")
-    refuse(tar(*members(names)), "twice|no plain path|damaged")
-
-
-# --- members, limits and lies ----------------------------------------------------------------
 
 
 def tar_member(content=b"", form=tarfile.GNU_FORMAT, **fields):
@@ -138,21 +104,21 @@ LINK = zipfile.ZipInfo("bad")
 LINK.external_attr = (stat.S_IFLNK | 0o777) << 16
 
 
-def patched(content, *changes):
-    """A zip with bytes changed behind the last one of a signature."""
-    content = bytearray(content)
-    for signature, place, value in changes:
-        at = content.rindex(signature) + place
-        content[at : at + len(value)] = value
+def listed(place, value):
+    """A zip whose list has another byte about its file."""
+    content = bytearray(zipped(("bad", b"22")))
+    content[content.rindex(b"PK\1\2") + place] = value
     return bytes(content)
-
-
-CENTRAL, LOCAL = b"PK\1\2", b"PK\3\4"
 
 
 SMALL = [(f"{number}", bytes(1 << 17)) for number in range(32)]
 SWELLS, DEVICE = "unpacks to more files or bytes", "'bad' is a link"
 HOSTILE = {
+    **{
+        f"{kind} named {name[:20]!r}": (make(("good", b"1"), (name, b"2")), "no plain path")
+        for kind, make in PACKED.items()
+        for name in ELSEWHERE
+    },
     **{
         f"tar {kind.decode()}": (tar_member(type=kind, linkname="../../out"), DEVICE)
         for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE)
@@ -163,9 +129,8 @@ HOSTILE = {
         zipped(("good", b"1"), ("a_b", b"2")).replace(b"a_b", b"a\0b"),
         "which is no plain path",
     ),
-    "encrypted": (patched(zipped(("bad", b"22")), (CENTRAL, 8, b"\1")), "encrypted"),
+    "encrypted": (listed(8, 1), "encrypted"),
     "bzip2": (zipped(("bad", b"1" * 99), method=zipfile.ZIP_BZIP2), "of a rare compression"),
-    "unknown": (patched(zipped(("bad", b"22")), (CENTRAL, 10, b"\x63")), "of a rare compression"),
     "no files in a tar": (tar(("__MACOSX/x", b"1")), "has no files"),
     "many in a zip": (zipped(*((f"{n}", b"1") for n in range(41))), SWELLS),
     "zip bomb": (zipped(("bad", ZEROS)), SWELLS),
@@ -184,14 +149,18 @@ def test_hostile(content, match, refuse, monkeypatch):
     refuse(content, match)
 
 
-# --- damage ----------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", PACKED)
+@pytest.mark.parametrize("names", TAKEN, ids=str)
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_names_that_are_taken(kind, names, refuse):
+    refuse(PACKED[kind](*members(names)), "twice|no plain path|damaged")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ARCHIVES if kind != "tar"])
 def test_truncated(kind, tmp_path, refuse):
     files = {"a": random.Random(0).randbytes(3000), "b/c": b"2" * 700, "d": b""}
-    content = pack(tmp_path / f"good.{kind}", files).read_bytes()
-    (tmp_path / f"good.{kind}").unlink()
-    end = len(content)
+    path = pack(tmp_path / f"good.{kind}", files)
+    content, end = path.read_bytes(), path.stat().st_size
+    path.unlink()
     for cut in {*range(0, end, 151), *range(end - 10, end)}:
         refuse(content[:cut])

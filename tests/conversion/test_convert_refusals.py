@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
 from hf_bert_impl.conversion import convert, load_any
@@ -18,13 +19,9 @@ from tests.support.damage import write
 
 @pytest.fixture
 def source(tmp_path):
-    def copy(name):
-        folder = tmp_path / "source"
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(FIXTURES / name, folder, ignore=shutil.ignore_patterns("expected*"))
-        return folder
-
-    return copy
+    """Copies a fixture."""
+    skipped = shutil.ignore_patterns("expected*")
+    return lambda name: shutil.copytree(FIXTURES / name, tmp_path / "source", ignore=skipped)
 
 
 def refuse(tmp_path, src, **options):
@@ -67,68 +64,60 @@ def without(part):
     return change(lambda state: {name: t for name, t in state.items() if part not in name})
 
 
-def config(content):
-    return "hf_legacy", write("config.json", content)
-
-
-def link(name, goal):
+def link(name, goal="none"):
     """A link in the place of a file."""
 
     def damage(folder):
         (folder / name).unlink(missing_ok=True)
         (folder / name).symlink_to(folder / goal)
 
-    return "hf_legacy", damage
+    return damage
 
 
 HEADS = {"num_attention_heads": 2}
-MASKED = "hf_mlm_no_pooler"
+MASKED, LEGACY = "hf_mlm_no_pooler", "hf_legacy"
 STOLEN = b"cposix\nsystem\n(S'touch /tmp/ran'\ntR." + b"bert_pytorch.dataset.vocab"
-#: A fixture, what is done to it, the options, and words of the line.
+#: A fixture, what is done to it, and words of the line.
 REFUSED = [
-    (*config("{"), {}, "is not JSON"),
-    (*config(""), {}, "is empty"),
-    (*config("[" * 100_000), {}, "nested too deeply"),
-    (*config({"model_type": "roberta"}), {}, "roberta"),
-    (*config(HEADS | {"hidden_act": "magic"}), {}, "hidden_act"),
-    (*config(HEADS | {"id2label": [1]}), {}, "cannot be used"),
-    (MASKED, without("layer.0"), {}, "layer 1, but not 0"),
-    (MASKED, without("layer.1"), {}, "num_hidden_layers 2"),
-    ("flax", write("modules.json", "[{"), {}, "modules.json"),
-    ("flax", write("modules.json", [{"type": "x.Y", "path": "../z"}]), {}, "modules.json"),
-    (MASKED, without("cls.predictions.bias"), {}, "cls.predictions.bias"),
-    (MASKED, change(lambda state: state | {"bert.x": torch.ones(2)}), {}, "bert.x"),
-    (*link("config.json", "none"), {}, "config.json is a link to nothing"),
-    (*link("vocab.txt", "vocab.txt"), {}, "vocab.txt is a link to nothing"),
-    (*link("pytorch_model.bin", "none"), {}, "pytorch_model.bin is a link to nothing"),
-    (*link("modules.json", "none"), {}, "modules.json is a link to nothing"),
-    ("flax", write("tokenizer_config.json", {"do_lower_case": "false"}), {}, "'false'"),
-    ("flax", write("tokenizer_config.json", {"do_lower_case": 0}), {}, "has 0 for lower case"),
-    ("flax", write("vocab.txt", b"\xff\xfe\n"), {}, "vocab.txt"),
-    ("flax", write("vocab.txt", "word\nother\n"), {}, "vocab.txt"),
-    ("flax", write("tokenizer_config.json", "{"), {}, "tokenizer_config.json"),
-    ("flax", write("tokenizer.json", {"model": {"vocab": 3}}), {}, "tokenizer.json"),
-    ("codertimo", write("vocab.small", STOLEN), {}, "posix"),
-    ("codertimo", lambda folder: None, {"do_lower_case": True}, "`do_lower_case`"),
+    (LEGACY, write("config.json", "{"), "is not JSON"),
+    (LEGACY, write("config.json", HEADS | {"hidden_act": "magic"}), "hidden_act"),
+    (LEGACY, write("config.json", HEADS | {"id2label": [1]}), "cannot be used"),
+    (LEGACY, link("config.json"), "config.json is a link to nothing"),
+    (LEGACY, link("vocab.txt", "vocab.txt"), "vocab.txt is a link to nothing"),
+    (LEGACY, link("pytorch_model.bin"), "pytorch_model.bin is a link to nothing"),
+    (LEGACY, link("modules.json"), "modules.json is a link to nothing"),
+    (MASKED, without("layer.0"), "layer 1, but not 0"),
+    (MASKED, without("layer.1"), "num_hidden_layers 2"),
+    (MASKED, without("cls.predictions.bias"), "cls.predictions.bias"),
+    (MASKED, change(lambda state: state | {"bert.x": torch.ones(2)}), "bert.x"),
+    ("flax", write("modules.json", "[{"), "modules.json"),
+    ("flax", write("modules.json", [{"type": "x.Y", "path": "../z"}]), "modules.json"),
+    ("flax", write("tokenizer_config.json", {"do_lower_case": "false"}), "'false'"),
+    ("flax", write("tokenizer_config.json", {"do_lower_case": 0}), "has 0 for lower case"),
+    ("flax", write("tokenizer_config.json", "{"), "tokenizer_config.json"),
+    ("flax", write("vocab.txt", b"\xff\xfe\n"), "vocab.txt"),
+    ("flax", write("vocab.txt", "word\nother\n"), "vocab.txt"),
+    ("flax", write("tokenizer.json", {"model": {"vocab": 3}}), "tokenizer.json"),
+    ("codertimo", write("vocab.small", STOLEN), "posix"),
 ]
 
 
-@pytest.mark.parametrize(("name", "damage", "options", "said"), REFUSED)
-def test_refused(tmp_path, source, name, damage, options, said):
+@pytest.mark.parametrize(("name", "damage", "said"), REFUSED)
+def test_refused(tmp_path, source, name, damage, said):
     folder = source(name)
     damage(folder)
-    assert said in refuse(tmp_path, folder, **options)
+    assert said in refuse(tmp_path, folder)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
-def test_numbers_that_are_none(tmp_path, source, value):
-    folder = source(MASKED)
-    state = load_file(folder / "model.safetensors")
-    state["bert.encoder.layer.1.output.dense.weight"][3, 5] = value
-    save_file(state, folder / "model.safetensors")
-    line = refuse(tmp_path, folder)
-    assert "bert.encoder.layer.1.output.dense.weight has NaN or infinite numbers" in line
-    assert "`allow_nan=True`" in line
+def test_numbers_that_are_none(tmp_path, source):
+    folder, weight = source(MASKED), "bert.encoder.layer.1.output.dense.weight"
+    change(lambda state: state | {weight: state[weight] + 1e6})(folder)
+    assert "float16 only" in refuse(tmp_path, folder, dtype="float16")
+    convert(folder, tmp_path / "out", dtype="bfloat16", check=False)
+    for value in (float("-inf"), float("nan")):
+        change(lambda state, value=value: state | {weight: state[weight] * value})(folder)
+        line = refuse(tmp_path, folder)
+        assert f"{weight} has NaN or infinite numbers" in line and "`allow_nan=True`" in line
     with pytest.raises(InputError, match="`allow_nan=True`"):
         load_any(folder)
     report = convert(folder, tmp_path / "taken", allow_nan=True)
@@ -137,41 +126,34 @@ def test_numbers_that_are_none(tmp_path, source, value):
     assert not load_any(tmp_path / "taken", allow_nan=True).training
 
 
-def test_overflow_in_a_smaller_dtype(tmp_path, source):
-    folder = source(MASKED)
-    bias = "cls.predictions.bias"
-    change(lambda state: state | {bias: state[bias] + 1e6})(folder)
-    assert "float16 only" in refuse(tmp_path, folder, dtype="float16")
-    convert(folder, tmp_path / "out", dtype="bfloat16", check=False)
-
-
-def test_places_that_are_none(tmp_path):
-    shutil.copytree(FIXTURES / "flax", tmp_path / "outer/inner")
+def test_places_that_are_none(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    flax, loop = shutil.copytree(FIXTURES / "flax", tmp_path / "outer/inner"), tmp_path / "loop"
     (tmp_path / "empty").mkdir()
     (tmp_path / "text").write_text("hello")
     (tmp_path / "nothing").touch()
     os.mkfifo(tmp_path / "pipe")
-    loop = tmp_path / "loop"
     loop.symlink_to("loop")
-    for name, place, said in (
-        ("config", loop, "loop"),
-        ("config", "a" * 5000, "too long"),
-        ("reference", loop, "loop"),
-    ):
-        assert said in refuse(tmp_path, FIXTURES / "flax", **{name: place})
+    assert "loop" in refuse(tmp_path, flax, config=loop)
+    assert "loop" in refuse(tmp_path, flax, reference=loop)
+    assert "too long" in refuse(tmp_path, flax, config="a" * 5000)
+    assert "`do_lower_case`" in refuse(tmp_path, FIXTURES / "codertimo", do_lower_case=True)
     with pytest.raises(InputError, match="loop"):
-        convert(FIXTURES / "flax", loop)
+        convert(flax, loop)
     for path, said in (
-        ("a" * 5000, "too long"),
-        ("a" * 300, "too long"),
+        *(("a" * length, "too long") for length in (300, 5000)),
         (loop, "loop"),
-        (tmp_path / "nowhere", "does not exist"),
         (tmp_path / "empty", "no checkpoint"),
         (tmp_path / "outer", f"Give {tmp_path}/outer/inner"),
         (tmp_path / "text", "no known format"),
         (tmp_path / "nothing", "no byte"),
         (tmp_path / "pipe", "no regular file"),
         (FIXTURES / "flax/config.json", "weights"),
+        # What could be a name on the hub, and what could not.
+        *((name, "the hub cannot be read") for name in ("owner/bert-base_1.0", "bert-base-cased")),
+        *((name, "does not exist") for name in ("empty/bert", "./bert", "/a/b", "~/bert", "a/b/c")),
+        *((name, "does not exist") for name in ("bert.ckpt", "owner/model.safetensors", "b.zip")),
     ):
         line = refuse(tmp_path, path)
         assert said in line and len(line) < 500

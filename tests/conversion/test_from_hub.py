@@ -8,7 +8,6 @@ from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 
 from hf_bert_impl.conversion import convert, load_any
-from hf_bert_impl.conversion.from_hub import is_hub_id
 from hf_bert_impl.conversion.listing import list_tensors
 from tests.conversion.cases import FIXTURES, assert_same
 from tests.support.checkpoints import save_checkpoint
@@ -157,19 +156,6 @@ def test_what_cannot_be_fetched(server, folder, tmp_path, name, kind, words):
         convert(name, tmp_path / "out", from_format=kind)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "out").exists()
-
-
-def test_names_of_the_hub(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "models").mkdir()
-    (tmp_path / "here").mkdir()
-    assert is_hub_id("google-bert/bert-base-cased")
-    assert is_hub_id("bert-base-cased")
-    for path in (
-        *("here", "models/bert", "./bert", "/a/b", "~/bert", "a/b/c", "a/", ""),
-        *("bert_model.ckpt", "owner/model.safetensors", "bert.zip", tmp_path / "bert"),
-    ):
-        assert not is_hub_id(path), path
 
 
 @pytest.mark.hub

@@ -15,49 +15,45 @@ from tests.support.checkpoints import JAPANESE, LETTER_TEXTS, LETTERS, name_toke
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "[unusedX]"]
 LOWER = [*SPECIAL, "the", "city", "##ing", "paris", "A", "B", "，", "北"]
 LOWER_25 = [*SPECIAL, *(f"w{chr(97 + n)}" for n in range(25)), *"abcdefghi"]
-LOWER_100 = [*SPECIAL, *(chr(97 + n) * 2 + m for n in range(25) for m in "abcd")]
+LOWER_100 = [*SPECIAL, "the", *(chr(97 + n) * 2 + m for n in range(25) for m in "abcd")]
 CASED = [*SPECIAL, "the", "The", "Paris", "##ing", "city"]
 
 
-def write(folder, tokens, **config):
+def write(folder, tokens):
     (folder / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
-    if config:
-        (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
 @pytest.mark.parametrize(
-    ("tokens", "names", "config", "asked", "expected", "reason"),
+    ("tokens", "names", "said", "asked", "expected", "reason"),
     [
-        (LOWER, [], {}, None, True, "0 of 3 words"),
-        ([*LOWER_25, "low", "Xy"], [], {}, None, False, "1 of 27"),
-        ([*LOWER_100, "Xy"], [], {}, None, True, "1 of 101"),
-        (CASED, [], {}, None, False, "2 of 4 words"),
-        (LOWER, ["cased_L-12_H-768_A-12.zip"], {}, None, False, "the name cased_L-12"),
-        (CASED, ["out", "bert-base-uncased.tar.gz"], {}, None, True, "the name bert-base-uncased"),
-        (CASED, ["cased-and-uncased"], {}, None, False, "words"),
-        (LOWER, ["showcased"], {}, None, True, "words"),
-        (CASED, ["cased"], {"do_lower_case": True}, None, True, "tokenizer_config.json"),
-        (CASED, ["cased"], {"do_lower_case": True}, False, False, "as requested"),
+        (LOWER, [], None, None, True, "0 of 3 words"),
+        ([*LOWER_25, "low", "Xy"], [], None, None, False, "1 of 27"),
+        ([*LOWER_100, "Xy"], [], None, None, True, "1 of 102"),
+        (LOWER, ["cased_L-12_H-768_A-12.zip"], None, None, False, "the name cased_L-12"),
+        (CASED, ["out", "bert-base-uncased.tar.gz"], None, None, True, "the name bert-base-uncase"),
+        (CASED, ["cased-and-uncased"], None, None, False, "2 of 4 words"),
+        (LOWER, ["showcased"], None, None, True, "words"),
+        (CASED, ["cased"], True, None, True, "tokenizer_config.json"),
+        (CASED, ["cased"], True, False, False, "as requested"),
     ],
 )
-def test_lower_case(tmp_path, tokens, names, config, asked, expected, reason):
-    write(tmp_path, tokens, **config)
+def test_lower_case(tmp_path, tokens, names, said, asked, expected, reason):
+    write(tmp_path, tokens)
+    if said is not None:
+        settings = {"do_lower_case": said, "model_max_length": 9}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     found = find_vocabulary([tmp_path], names, asked)
     assert found.lower_case is expected
     assert reason in found.reason
     tokenizer = make_tokenizer(found, 31)
     assert tokenizer.do_lower_case is expected
-    assert tokenizer.model_max_length == config.get("model_max_length", 31)
-
-
-def test_tokenizer_json_says_it_too(tmp_path):
-    write(tmp_path, CASED)
-    make_tokenizer(find_vocabulary([tmp_path], ["uncased"]), 9).save_pretrained(tmp_path / "a")
-    (tmp_path / "a/tokenizer_config.json").unlink()
-    (tmp_path / "a/vocab.txt").unlink()
-    found = find_vocabulary([tmp_path / "a"], ["cased"])
-    assert found.lower_case
-    assert make_tokenizer(found, None).tokenize("THE") == ["the"]
+    assert tokenizer.model_max_length == (31 if said is None else 9)
+    tokenizer.save_pretrained(tmp_path / "saved")  # its tokenizer.json says it, too
+    (tmp_path / "saved/tokenizer_config.json").unlink()
+    (tmp_path / "saved/vocab.txt").unlink(missing_ok=True)
+    found = find_vocabulary([tmp_path / "saved"], ["cased"])
+    assert (found.lower_case, found.reason) == (expected, "tokenizer.json")
+    assert (make_tokenizer(found, None).tokenize("THE")[0] == "the") is expected
 
 
 CODE = """

@@ -1,0 +1,144 @@
+"""Files of torch.save that lie: each is refused in one line. test_pickles has what would run."""
+
+import collections
+import re
+import zipfile
+
+import pytest
+import torch
+
+from tests.conversion.cases import Runs, refuse, zipped
+
+# --- the two containers ----------------------------------------------------------------------
+
+
+def saved(value, is_zip=True):
+    return lambda path: torch.save(value, path, _use_new_zipfile_serialization=is_zip)
+
+
+def changed(name, content=None, method=zipfile.ZIP_STORED):
+    """An entry of a file of torch.save changed, or left out (None)."""
+
+    def write(path):
+        torch.save({"a": torch.zeros(1000, 1000)[3]}, path)
+        with zipfile.ZipFile(path) as archive:
+            entries = {name: archive.read(name) for name in archive.namelist()} | {name: content}
+        kept = ((name, it) for name, it in entries.items() if it is not None)
+        path.write_bytes(zipped(*kept, method=method))
+
+    return write
+
+
+def directory(place, value):
+    """The zip's list of entries with other bytes about the first storage."""
+
+    def write(path):
+        torch.save({"a": torch.arange(12.0)}, path)
+        content = bytearray(path.read_bytes())
+        at = content.rindex(b"bad/data/0") - 46 + place
+        content[at : at + len(value)] = value
+        path.write_bytes(content)
+
+    return write
+
+
+def entry_twice(path):
+    torch.save({"a": torch.arange(12.0)}, path)
+    with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("bad/data/0", b"\0" * 12)
+
+
+def legacy(pattern, new):
+    """The stream that torch.save wrote before 1.6, with bytes changed."""
+
+    def write(path):
+        saved({"a": torch.tensor([1.0, 2.0, 3.0])}, is_zip=False)(path)
+        content, count = re.subn(pattern, new, path.read_bytes(), flags=re.DOTALL)
+        assert count == 1
+        path.write_bytes(content)
+
+    return write
+
+
+CONTAINERS = {
+    "sizes": (directory(20, b"\xf0\xff\xff\xff\xf0\xff\xff\xff"), "more bytes than it has"),
+    "start": (directory(42, b"\x05\0\0\0"), "a damaged"),
+    "encrypted": (directory(8, b"\x01"), "compressed or encrypted"),
+    "checksum": (directory(16, b"\x05\0\0\0"), "wrong crc32"),
+    "compressed": (changed("x", b"", zipfile.ZIP_DEFLATED), "compressed or encrypted"),
+    "entry twice": (entry_twice, "zip directory has an entry twice"),
+    "long entry": (changed("bad/data/0", bytes(52)), "names 4000000 bytes in an entry of 52"),
+    "no entry": (changed("bad/data/0"), "has no entry bad/data/0"),
+    "two pickles": (changed("evil/data.pkl", b"N."), "holds 2 pickles"),
+    "other order": (changed("bad/byteorder", b"big"), "another byte order"),
+    "TorchScript": (changed("bad/constants.pkl", b"N."), "TorchScript"),
+    "old storages": (legacy(rb"\]q\x00X.{4}\d+q\x01a\.", b"]."), "does not match its pickle"),
+    "old size": (legacy(rb"\x03\0{7}(?=.{12}\Z)", b"\4" + bytes(7)), "storage '.*' two sizes"),
+    "old order": (legacy(rb"(?<=little_endianq.)\x88", b"\x89"), "another byte order"),
+}
+
+# --- what is inside --------------------------------------------------------------------------
+
+
+def view(offset, shape, strides):
+    """A tensor of six numbers that torch would not make."""
+    six, hooks = torch.zeros(6)._typed_storage(), collections.OrderedDict()
+    return Runs(torch._utils._rebuild_tensor_v2, six, offset, shape, strides, False, hooks)
+
+
+VIEWS = [
+    *((0, (7,), (1,)), (0, (2, 3), (4, 1)), (0, (7,), (0,)), (0, (1 << 62, 4), (0, 0))),
+    *((-1, (2,), (1,)), (0, (-2, -3), (1, 1)), (5, (2,), (-1,)), (0, None, (1,))),
+]
+
+
+def long_for_ever():
+    """A tensor that a pickle fills like a dict."""
+    made = view(0, (6,), (1,))
+    made.call += (None, None, iter([(0, 1.0)]))
+    return made
+
+
+def shared_containers():
+    value = torch.ones(1)
+    for _ in range(40):  # 2 ** 40 names
+        value = {"a": value, "b": value}
+    return value
+
+
+def shared_modules():
+    """A state of many attributes, shared by many modules of many names."""
+    module = torch.nn.Linear(2, 3)
+    module.__dict__.update({f"_{number}": None for number in range(20_000)})
+    return {str(number): module for number in range(20_000)}
+
+
+def module_in_itself():
+    module = torch.nn.Linear(2, 3)
+    module._modules["self"] = module
+    return module
+
+
+WHOLE = torch.zeros(1 << 10, 1 << 10)
+ENDLESS = "nests its containers without end"
+VALUES = {
+    **{f"view {given}": ({"a": view(*given)}, "a damaged PyTorch file") for given in VIEWS},
+    "tensor as dict": ({"a": long_for_ever()}, "twice, or of an unusual type"),
+    "sparse": ({"a": torch.ones(2, 3).to_sparse()}, "is a sparse_tensor; save it"),
+    "meta": ({"a": torch.ones(2, 3, device="meta")}, "is a meta_tensor"),
+    "repeated": ({f"layer.{n}": WHOLE for n in range(1000)}, "repeat the same few numbers"),
+    "shared": (shared_containers(), ENDLESS),
+    "module in itself": (module_in_itself(), ENDLESS),
+    "shared modules": (shared_modules(), ENDLESS),
+    "two lines": ({"a\nb": torch.ones(1)}, r"the name 'a\\nb'"),
+    "long name": ({"x" * 2000: torch.ones(1)}, "the name 'xxx"),
+    "name twice": ({"a.b": torch.ones(1), "a": {"b": torch.ones(2)}}, r"'a\.b' twice"),
+    "tensor": (torch.ones(1), "neither a state dict nor a module"),
+}
+DAMAGES = CONTAINERS | {name: (saved(value), match) for name, (value, match) in VALUES.items()}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+@pytest.mark.parametrize(("damage", "match"), DAMAGES.values(), ids=DAMAGES)
+def test_damage(damage, match, tmp_path):
+    refuse("torch", tmp_path / "bad", match, damage)
