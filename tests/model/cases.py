@@ -351,12 +351,13 @@ def random_labels(head: str, config: BertConfig, batch: dict[str, Tensor]) -> di
         positions = {"start_positions": numbers(length, rows), "end_positions": numbers(3, rows)}
         positions["start_positions"][0] = length + 20  # ignored
         return positions
-    if head == "BertForMultipleChoice":
-        return {"labels": numbers(CHOICES, rows)}
-    if head == "BertForNextSentencePrediction":
-        return {"labels": numbers(2, rows)}
-    if head == "BertForSequenceClassification":
-        return {"labels": numbers(config.num_labels, rows)}
+    by_row = {
+        "BertForMultipleChoice": CHOICES,
+        "BertForNextSentencePrediction": 2,
+        "BertForSequenceClassification": config.num_labels,
+    }
+    if head in by_row:
+        return {"labels": numbers(by_row[head], rows)}
     classes = config.num_labels if head == "BertForTokenClassification" else config.vocab_size
     labels = numbers(classes, rows, length)
     labels[torch.rand(rows, length, generator=generator) < 0.6] = -100

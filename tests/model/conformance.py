@@ -109,6 +109,8 @@ class ModelConformance:
         for case in self.cases(model):
             for states in (True, False):
                 self.assert_same(model, reference, case, output_hidden_states=states)
+        for case in self.cases(model, labels=True):
+            self.assert_same(model, reference, case)
 
     def test_attentions(self, head: str, backend: str) -> None:
         """Probabilities, whatever the backend: transformers has them in the eager one only."""
@@ -118,12 +120,6 @@ class ModelConformance:
         for case in self.cases(model):
             if case.real.any(-1).all():  # backends differ where no token is attended
                 self.assert_same(model, reference, case, output_attentions=True)
-
-    def test_loss(self, head: str) -> None:
-        model, reference = self.pair(head)
-        self.ready(model)
-        for case in self.cases(model, labels=True):
-            self.assert_same(model, reference, case)
 
     def test_gradients(self, head: str, backend: str) -> None:
         model, reference = self.pair(head, attn_implementation=backend)
@@ -153,7 +149,8 @@ class ModelConformance:
             reference = reference_class(head).from_pretrained(folder)
             folder = tmp_path / "theirs"
             reference.save_pretrained(folder)
-        loaded, info = type(model).from_pretrained(folder, output_loading_info=True)
+        options = {"device_map": "auto", "output_loading_info": True}
+        loaded, info = type(model).from_pretrained(folder, **options)
         assert not any(info.values()), info
         for case in self.cases(model):
             self.assert_same(loaded, reference, case)

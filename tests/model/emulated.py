@@ -98,19 +98,11 @@ def _inner(value: Any) -> Any:
     return value._numbers if isinstance(value, There) else value
 
 
-def varlen_attn(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cu_seq_q: Tensor,
-    cu_seq_k: Tensor,
-    max_q: int,
-    max_k: int,
-) -> Tensor:
+def varlen_attn(query, key, value, totals_q, totals_k, longest_q, longest_k):
     """In place of torch's: the arguments that its releases share, and the checks of its kernel."""
     assert all(x.is_contiguous() and x.ndim == 3 for x in (query, key, value))
     lengths = []
-    for totals_, states, longest in ((cu_seq_q, query, max_q), (cu_seq_k, key, max_k)):
+    for totals_, states, longest in ((totals_q, query, longest_q), (totals_k, key, longest_k)):
         assert isinstance(totals_, There) and totals_.dtype == torch.int32
         assert totals_.is_contiguous()
         found = totals_._numbers.diff().tolist()

@@ -141,7 +141,7 @@ class TestPreparedByTorch(TestPrepared):
 
 class TestPreparedPacked(TestPacked, TestPrepared):
     heads = tuple(head for head in ENCODER_HEADS if head in TestPacked.heads)
-    test_loss = test_gradients = test_hooks = None
+    test_gradients = test_hooks = None
 
 
 class TestRelativeKeyQuery(ModelConformance):
@@ -175,7 +175,7 @@ class TestRelativeMaskedOut(TestMaskedOut, TestSinusoidal):
 class TestPackedRelative(TestPacked, TestSinusoidal):
     heads = ("BertModel", "BertLMHeadModel")
     fields: ClassVar = TestPacked.fields | TestRelativeKeyQuery.fields
-    test_loss = test_train_mode = None
+    test_train_mode = None
 
 
 class TestCodertimo(ModelConformance):
@@ -227,7 +227,7 @@ class TestBFloat16(ModelConformance):
     backends = ("sdpa",)
     empty_row = False
     std = 0.1
-    test_loss = test_gradients = test_float64 = test_train_mode = test_save_and_load = None
+    test_gradients = test_float64 = test_train_mode = test_save_and_load = None
     test_attentions = test_hooks = test_compile = None
     dtype = torch.bfloat16
 

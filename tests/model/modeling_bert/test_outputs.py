@@ -58,18 +58,8 @@ def test_gradient_checkpointing_changes_no_gradient(reentrant):
     torch.testing.assert_close(found[0], found[1], atol=1e-7, rtol=0)
 
 
-#: How the buffers of the embeddings, (1, positions), may be filled.
-WRITES = {
-    "in place": lambda table, new: table.copy_(new),
-    "through data": lambda table, new: table.data.copy_(new),
-    "through NumPy": lambda table, new: table.numpy().__setitem__(..., new.numpy()),
-    "one place": lambda table, new: table[:, 1:2].copy_(new[:, 1:2]),
-    "replaced": None,
-}
-
-
 @pytest.mark.parametrize("padding", ["right", "left", "none"])
-@pytest.mark.parametrize("way", WRITES)
+@pytest.mark.parametrize("way", ["through NumPy", "replaced"])
 @pytest.mark.parametrize("head", ["BertModel", "BertForMaskedLM", "BertLMHeadModel"])
 def test_buffers_of_ids_are_read(head, way, padding):
     """Whoever writes into them gets stock's numbers, with and without token types in the call."""
@@ -83,7 +73,7 @@ def test_buffers_of_ids_are_read(head, way, padding):
             if way == "replaced":
                 setattr(embeddings, name, new.clone())
             else:
-                WRITES[way](getattr(embeddings, name), new)
+                getattr(embeddings, name).numpy()[:] = new.numpy()
     given = {name: batch.get(name) for name in ("input_ids", "attention_mask") if name in batch}
     for extra in ({}, {"token_type_ids": batch["token_type_ids"]}):
         assert_same_as_upstream(model, given | extra, reference=reference)
