@@ -11,18 +11,7 @@ import torch
 from hf_bert_impl.model import kernels
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from hf_bert_impl.model.preparing import prepared_kernels
-from tests.model.cases import (
-    ACTIVATIONS,
-    ENCODER_HEADS,
-    HEADS,
-    MASKED_LM,
-    assert_same_as_upstream,
-    masks,
-    model_and_batch,
-    outputs,
-    random_batch,
-    random_labels,
-)
+from tests.model import cases
 from tests.model.conformance import Case, ModelConformance
 from tests.model.packing.rows import GIVEN, LENGTHS
 
@@ -38,7 +27,6 @@ class TestPaddedComputation(ModelConformance):
 
     fields: ClassVar = dict(padding_free=False)
     train_fields: ClassVar = {}
-    seed = 17
     test_float64 = test_save_and_load = test_hooks = test_compile = None
 
 
@@ -62,15 +50,15 @@ class TestMaskedOut(ModelConformance):
 
     test_attentions = test_save_and_load = test_compile = None
 
-    def cases(self, model, labels=False):
+    def batches(self, model, labels=False):
         generator = torch.Generator().manual_seed(3)
         for (padding, share), pad in itertools.product(
             (("holes", 0.5), ("right", 1)), (0, 7, None)
         ):
             model.config.pad_token_id = pad
-            mask = masks()[padding]
+            mask = cases.masks()[padding]
             mask[:, 0] = torch.tensor([1, 0, 1, 0, 1])
-            batch = random_batch(type(model).__name__, model.config, mask)
+            batch = cases.random_batch(type(model).__name__, model.config, mask)
             ids = batch["input_ids"]
             words = torch.randint(8, 61, ids.shape, generator=generator)
             words[torch.rand(ids.shape, generator=generator) > share] = pad or 0
@@ -83,16 +71,16 @@ class TestMaskedOut(ModelConformance):
 class TestPacked(ModelConformance):
     """Our model is given sequences end to end in one row, the reference a padded batch of them."""
 
-    heads = tuple(head for head in HEADS if head != "BertForMultipleChoice")
+    heads = tuple(head for head in cases.HEADS if head != "BertForMultipleChoice")
     fields: ClassVar = dict(max_position_embeddings=33)
     test_attentions = test_save_and_load = None
 
-    def cases(self, model, labels=False):
+    def batches(self, model, labels=False):
         head = type(model).__name__
         real = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
-        batch = random_batch(head, model.config, real.long())
+        batch = cases.random_batch(head, model.config, real.long())
         if labels and head != "BertForQuestionAnswering":  # whose packed input takes none
-            batch |= random_labels(head, model.config, batch)
+            batch |= cases.random_labels(head, model.config, batch)
             if batch.get("labels", real[0]).shape == real.shape:
                 batch["labels"][~real] = -100
                 batch["labels"][:, 0] = -100  # in a decoder the sequence before would predict it
@@ -105,9 +93,6 @@ class TestPacked(ModelConformance):
             positions = torch.zeros_like(batch["input_ids"]).masked_scatter(real, places)
             yield Case(batch | {"position_ids": positions}, real, packed | give())
 
-    def compiled_cases(self, model):  # positions alone do not tell a program where rows begin
-        return [case for case in self.cases(model, True) if "cu_seq_lens_q" in case.given]
-
 
 class TestPackedDecoder(TestPacked):
     fields: ClassVar = TestPacked.fields | dict(is_decoder=True)
@@ -118,7 +103,7 @@ class TestPackedDecoder(TestPacked):
 class TestPrepared(ModelConformance):
     backends = ("sdpa",)
     pytestmark = pytest.mark.usefixtures("needs_kernels")
-    heads = ENCODER_HEADS
+    heads = cases.ENCODER_HEADS
     test_float64 = test_train_mode = test_compile = None  # which need other weights
 
     def ready(self, model):
@@ -140,7 +125,7 @@ class TestPreparedByTorch(TestPrepared):
 
 
 class TestPreparedPacked(TestPacked, TestPrepared):
-    heads = tuple(head for head in ENCODER_HEADS if head in TestPacked.heads)
+    heads = tuple(head for head in cases.ENCODER_HEADS if head in TestPacked.heads)
     test_gradients = test_hooks = None
 
 
@@ -181,7 +166,7 @@ class TestPackedRelative(TestPacked, TestSinusoidal):
 class TestCodertimo(ModelConformance):
     """As its padded computation, which `test_codertimo.py` compares with the original."""
 
-    heads = ENCODER_HEADS
+    heads = cases.ENCODER_HEADS
     backends = ("sdpa",)
     fields: ClassVar = CODERTIMO_FIELDS
     is_upstreams = empty_row = False
@@ -194,7 +179,7 @@ class TestCodertimo(ModelConformance):
 
 
 class TestPreparedCodertimo(TestPrepared, TestCodertimo):
-    heads = MASKED_LM
+    heads = cases.MASKED_LM
 
 
 class TestPreparedRelative(TestPrepared, TestSinusoidal):
@@ -223,7 +208,7 @@ class TestBatchInvariant(ModelConformance):
 class TestBFloat16(ModelConformance):
     """The error, compared with that of transformers in the same precision."""
 
-    heads = ENCODER_HEADS
+    heads = cases.ENCODER_HEADS
     backends = ("sdpa",)
     empty_row = False
     std = 0.1
@@ -237,14 +222,14 @@ class TestBFloat16(ModelConformance):
     def test_forward(self, head, backend):
         model, reference = self.pair(head, attn_implementation=backend)
         model = self.ready(model.to(self.dtype))
-        for case in self.cases(model):
-            exact = outputs(reference.float(), case.batch)[0]
+        for case in self.batches(model):
+            exact = cases.outputs(reference.float(), case.batch)[0]
             assert 0 < error(model, case, exact) < self.allowed(reference, case, exact)
 
 
 def error(model, case, exact):
     """The mean error of the first output."""
-    difference = (outputs(model, case.batch)[0] - exact).abs()
+    difference = (cases.outputs(model, case.batch)[0] - exact).abs()
     by_token = difference.shape[:2] == case.real.shape
     return (difference[case.real] if by_token else difference).mean()
 
@@ -262,9 +247,9 @@ class TestAutocast(TestBFloat16):
 
     def test_forward(self, head):
         model, reference = self.pair(head)
-        for case in self.cases(model):
+        for case in self.batches(model):
             with torch.autocast("cpu", enabled=False):
-                exact = outputs(reference, case.batch)[0]
+                exact = cases.outputs(reference, case.batch)[0]
             allowed = self.allowed(reference, case, exact)
             assert 0.1 * allowed < error(model, case, exact) < allowed
 
@@ -292,11 +277,11 @@ class TestInt8(TestBFloat16):
         return 0.05 * exact.abs().mean()
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("activation", cases.ACTIVATIONS)
 def test_every_activation(activation):
-    model, batch = model_and_batch("BertForMaskedLM", 2, labels=True, hidden_act=activation)
-    assert_same_as_upstream(model, batch, with_gradients=True)
-    assert_same_as_upstream(model.prepare_for_inference(), batch)
+    model, batch = cases.model_and_batch("BertForMaskedLM", 2, labels=True, hidden_act=activation)
+    cases.assert_same_as_upstream(model, batch, with_gradients=True)
+    cases.assert_same_as_upstream(model.prepare_for_inference(), batch)
 
 
 @pytest.mark.parametrize("prepared", [False, True])
@@ -304,10 +289,10 @@ def test_every_activation(activation):
 def test_more_positions_than_512(length, types, prepared):
     mask = (torch.arange(length) < torch.tensor([length, length // 2])[:, None]).long()
     fields = dict(max_position_embeddings=1030, type_vocab_size=types)
-    model, batch = model_and_batch("BertModel", 5, mask, **fields)
+    model, batch = cases.model_and_batch("BertModel", 5, mask, **fields)
     if prepared:
         model.prepare_for_inference()
-    assert_same_as_upstream(model, batch, with_gradients=not prepared)
+    cases.assert_same_as_upstream(model, batch, with_gradients=not prepared)
 
 
 def test_every_head_on_an_emulated_accelerator():
