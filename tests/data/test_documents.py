@@ -7,6 +7,11 @@ from hf_bert_impl.data.documents import LAYOUTS, check_files, content_digest, re
 REVIEW = 'It is "good", they say.<br /><br />I slept. Twice'
 SENTENCES = ['It is "good", they say.', "I slept.", "Twice"]
 TEXT = "A one. A two.\nB\n\n \nC\n"
+WIKI = (
+    " \n = Lobster = \n \n It is blue . It grows . \n A formula \n = = Life = = \n \n It eats ."
+    " \n \n = Iron = \n \n It rusts . \n = a + b = \n"
+)
+ARTICLES = [["It is blue .", "It grows .", "A formula", "It eats ."], ["It rusts ."]]
 
 
 @pytest.mark.parametrize(
@@ -21,6 +26,7 @@ TEXT = "A one. A two.\nB\n\n \nC\n"
         ("sentences", "\ufeffA\r\nB\u2028b\r\n\r\nC\x85c", [["A", "B\u2028b"], ["C\x85c"]]),
         ("sentences", REVIEW, [['It is "good", they say.  I slept. Twice']]),
         ("files", REVIEW, [SENTENCES]),
+        ("wikitext", WIKI, ARTICLES),
         ("sentences", "1 < 2 <b>x</b>", [["1 < 2 <b>x</b>"]]),
     ],
 )
@@ -29,18 +35,6 @@ def test_layouts(write, layout, text, documents):
     assert list(read_documents([file], layout)) == documents
     # A document ends with its file.
     assert list(read_documents([file, file], layout)) == documents * 2
-
-
-def test_wikitext(write):
-    text = (
-        " \n = Lobster = \n \n It is blue . It grows . \n A formula \n = = Life = = \n \n It eats ."
-        " \n \n = Iron = \n \n It rusts . \n = a + b = \n"
-    )
-    documents = list(read_documents([write("a.txt", text)], "wikitext"))
-    assert documents == [
-        ["It is blue .", "It grows .", "A formula", "It eats ."],
-        ["It rusts ."],
-    ]
 
 
 @pytest.mark.parametrize("form", ["csv", "tsv"])

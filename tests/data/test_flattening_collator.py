@@ -61,11 +61,9 @@ def test_padding_of_the_tokenizer_is_left_out():
             {"input_ids": [7, 8, 9], "attention_mask": [1, 1, 1], "label": 0},
         ]
     )
-    assert batch.keys() == {"input_ids", "position_ids", "cu_seq_lens_q", "labels"}
-    assert batch["input_ids"].tolist() == [[5, 6, 7, 8, 9]]
-    assert batch["position_ids"].tolist() == [[0, 1, 0, 1, 2]]
-    assert batch["cu_seq_lens_q"].tolist() == [0, 2, 5]
-    assert batch["labels"].tolist() == [2, 0]
+    expected = {"input_ids": [[5, 6, 7, 8, 9]], "position_ids": [[0, 1, 0, 1, 2]]}
+    expected |= {"cu_seq_lens_q": [0, 2, 5], "labels": [2, 0]}
+    assert {name: values.tolist() for name, values in batch.items()} == expected
     assert batch["labels"].dtype == torch.long
 
 

@@ -77,6 +77,9 @@ def test_words_are_masked_whole():
                 is_mask = seen[word] == 4
                 assert is_mask.all() or not is_mask.any()
     assert max(lengths) > 3
+    # A piece after an unknown token is a word of its own.
+    units = Masker(PIECED, MaskingOptions("whole-word")).units
+    assert units(np.array([2, 5, 5 + WORDS, 1, 5 + WORDS, 3]))[1].tolist() == [0, 0, 1]
 
 
 @pytest.mark.parametrize("unit", UNITS)

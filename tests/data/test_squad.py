@@ -108,7 +108,7 @@ def test_positions_are_those_of_the_answer(text, tokens):
 def test_windows_without_the_whole_answer_point_to_cls():
     answers = (Answer("cat naps", CONTEXT.index("cat naps")),)
     questions = [Question("a", "Who naps?", CONTEXT, given) for given in (answers, ())]
-    found = [*training_features(TOKENIZER, questions, max_seq_len=11, doc_stride=3)]
+    found = [*training_features(TOKENIZER, questions, max_seq_len=10, doc_stride=3)]
     both, half = {*TOKENIZER.convert_tokens_to_ids(["cat", "naps"])}, len(found) // 2
     held = [both <= {*feature["input_ids"][5:]} for feature in found[:half]]
     assert 0 < sum(held) < half

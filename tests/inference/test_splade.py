@@ -20,7 +20,7 @@ from tests.model.cases import (
     random_config,
     random_model,
 )
-from tests.model.packing.rows import GIVEN, LENGTHS, packed
+from tests.model.packing.rows import GIVEN, packed
 from tests.model.packing.rows import model_and_rows as model_and_texts
 
 each_strategy = pytest.mark.parametrize("strategy", ["max", "sum"])
@@ -67,14 +67,22 @@ def test_vectors_are_those_of_upstreams_scores(padding, strategy, activation, sl
 
 @each_strategy
 @pytest.mark.parametrize("given", ["positions", "totals"])
-def test_texts_in_one_row_have_a_vector_each(given, strategy, slices):
-    model, rows = model_and_texts("BertForMaskedLM", 4)
-    found = vectors(model, packed(rows) | GIVEN[given](), pooling_strategy=strategy)
-    assert found.shape == (len(LENGTHS), model.config.vocab_size)
-    for row, vector in zip(rows, found, strict=True):
-        alone = {name: ids[None] for name, ids in row.items()}
-        expected = vectors(model, alone, pooling_strategy=strategy)[0]
-        torch.testing.assert_close(vector, expected, rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize("form", ["plain", "invariant", "prepared"])
+def test_texts_in_one_row_have_a_vector_each(form, given, strategy, slices):
+    """With `batch_invariant` each has the same bits as alone."""
+    if form != "plain" and kernels.why_no_kernels(torch.float32) is not None:
+        pytest.skip("no oneDNN")
+    fields = dict(batch_invariant=form != "plain", hidden_act="gelu", vocab_size=131)
+    model, rows = model_and_texts("BertForMaskedLM", 7, **fields)
+    if form == "prepared":
+        model.prepare_for_inference()
+    together = vectors(model, packed(rows) | GIVEN[given](), pooling_strategy=strategy)
+    alone = [
+        vectors(model, {name: x[None] for name, x in row.items()}, pooling_strategy=strategy)[0]
+        for row in rows
+    ]
+    tolerance = 1e-5 if form == "plain" else 0
+    torch.testing.assert_close(together, torch.stack(alone), rtol=tolerance, atol=tolerance)
 
 
 @each_strategy
@@ -119,23 +127,6 @@ def test_memory_does_not_grow_with_tokens_times_vocabulary(monkeypatch, with_gra
     with Largest() as found, torch.no_grad():
         formula(model(ids).logits, None, strategy)
     assert found.numbers >= 150 * 2003
-
-
-@pytest.mark.skipif(kernels.why_no_kernels(torch.float32) is not None, reason="no oneDNN")
-@pytest.mark.parametrize("prepared", [False, True])
-@each_strategy
-def test_batch_invariant_vectors_have_the_same_bits_in_any_batch(strategy, prepared, monkeypatch):
-    monkeypatch.setattr(splade, "LARGEST_BLOCK", 4 * 131 * 4)
-    fields = dict(batch_invariant=True, hidden_act="gelu", vocab_size=131)
-    model, rows = model_and_texts("BertForMaskedLM", 7, **fields)
-    if prepared:
-        model.prepare_for_inference()
-    together = vectors(model, packed(rows) | GIVEN["totals"](), pooling_strategy=strategy)
-    alone = [
-        vectors(model, {name: x[None] for name, x in row.items()}, pooling_strategy=strategy)[0]
-        for row in rows
-    ]
-    assert torch.equal(together, torch.stack(alone))
 
 
 def test_wrong_input_is_one_line():

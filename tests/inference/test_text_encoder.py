@@ -18,14 +18,7 @@ import hf_bert_impl
 from hf_bert_impl import TextEncoder, text_encoder
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.model.kernels import why_no_kernels
-from tests.inference.encoder_cases import (
-    LONG,
-    POSITIONS,
-    SHORT,
-    TEXTS,
-    TOLERANCE,
-    assert_near,
-)
+from tests.inference.encoder_cases import LONG, POSITIONS, SHORT, TEXTS, TOLERANCE, assert_near
 
 PROMPTS = {"query": "you ", "passage": "the river ", "other": "and "}
 #: Every argument of `encode` in its place; convert_to_tensor, normalize_embeddings, truncate_dim.

@@ -9,13 +9,8 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 
 import httpx
+import sentence_transformers as library
 import torch
-from sentence_transformers import (
-    CrossEncoder,
-    MultiVectorEncoder,
-    SentenceTransformer,
-    SparseEncoder,
-)
 from sentence_transformers import models as modules
 from sentence_transformers.base.modules import Dense
 from starlette.testclient import TestClient
@@ -24,13 +19,7 @@ from hf_bert_impl import TextEncoder
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.finite import NotFinite
 from hf_bert_impl.serving.app import make_app
-from hf_bert_impl.serving.model_worker import (
-    Computed,
-    ModelInfo,
-    ModelWorker,
-    Unavailable,
-    task_of,
-)
+from hf_bert_impl.serving.model_worker import Computed, ModelInfo, ModelWorker, Unavailable, task_of
 from hf_bert_impl.serving.options import ServingOptions
 from tests.encoders.cases import save_family
 from tests.support.checkpoints import TEXTS
@@ -111,7 +100,7 @@ def save_ranker(models, tmp_path):
         if kind == "activation and prompt":
             options |= {"activation_fn": torch.nn.Tanh(), "default_prompt_name": "query"}
             options["prompts"] = {"query": "nice to meet you "}
-        CrossEncoder(**options).save_pretrained(str(tmp_path / kind))
+        library.CrossEncoder(**options).save_pretrained(str(tmp_path / kind))
         return str(tmp_path / kind)
 
     return save
@@ -125,7 +114,10 @@ def test_pairs_are_scored_by_the_cross_encoder(save_ranker, kind):
     """Best first, in both shapes, with the activation and the prompt that were saved."""
     folder = save_ranker(kind)
     worker = ModelWorker("small", task_of(folder), folder)
-    stock, pairs = CrossEncoder(folder, device="cpu"), [("who sat?", text) for text in TEXTS]
+    stock, pairs = (
+        library.CrossEncoder(folder, device="cpu"),
+        [("who sat?", text) for text in TEXTS],
+    )
     plain = {"query": "who sat?", "texts": TEXTS}
     for raw in (False, True):
         function = torch.nn.Identity() if raw else None
@@ -149,7 +141,7 @@ def test_pairs_are_scored_by_the_cross_encoder(save_ranker, kind):
 
 def test_models_that_are_no_sentence_encoders(models, served, save_ranker, tmp_path):
     """They are refused in a line that names their class, as are classifiers of several labels."""
-    for kind in (SparseEncoder, MultiVectorEncoder):
+    for kind in (library.SparseEncoder, library.MultiVectorEncoder):
         folder = str(tmp_path / kind.__name__)
         kind(models("BertForMaskedLM"), device="cpu").save_pretrained(folder)
         with pytest.raises(InputError, match=f"is a {kind.__name__} of sentence-transformers"):
@@ -179,7 +171,7 @@ def test_fields_that_clients_send(worker, served):
 
 def test_dimensions_are_at_most_those_of_the_served_vectors(models, tmp_path):
     parts = [modules.Transformer(models("BertModel")), modules.Pooling(30)]
-    SentenceTransformer(modules=parts, truncate_dim=20).save_pretrained(str(tmp_path))
+    library.SentenceTransformer(modules=parts, truncate_dim=20).save_pretrained(str(tmp_path))
     asked = functools.partial(post, ModelWorker("small", "embed", str(tmp_path)), "/v1/embeddings")
     for dimensions in (20, None):
         answer = asked({"input": "a", "dimensions": dimensions})
@@ -352,7 +344,6 @@ def test_faults_of_the_server_are_logged(worker, monkeypatch, caplog):
 
 def test_metrics(worker):
     """Unknown paths share a series."""
-
     client = TestClient(make_app(worker("embed")))
     for texts in (["a b", "c"], []):
         client.post("/v1/embeddings", json={"input": texts})
