@@ -12,44 +12,27 @@ WORDS = (
     "fox ##s ##ing ##ed ##er ##na ##ris pa"
 )
 TEXTS = [
-    "the cat sat on the mat.",
-    "anna lives in paris, and works far from the river.",
-    "quick",
-    "is this example about sports? the brown fox jumped.",
-    "dogs playing, dogs running, dogs jumping and a cat not playing.",
+    "the [MASK] sat on the mat.",
+    "anna [MASK] in paris, and [MASK] far from the river.",
+    "[MASK]",
+    "is this example about [MASK]? the brown fox jumped.",
+    "dogs playing, dogs running, dogs [MASK] and a cat not playing.",
 ]
-MASKED = ["the [MASK] sat on the mat.", "anna [MASK] in paris, and [MASK] far from the river."]
 TAGS = dict(enumerate(("O", "B-PER", "I-PER", "B-LOC", "I-LOC")))
-
-
-def tags(pipe):
-    return [pipe(TEXTS, aggregation_strategy=it, batch_size=3) for it in ("none", "average")]
-
-
-def features(pipe):
-    """Those of tokens: under padding ours are zero, where transformers has noise."""
-    rows = zip(TEXTS, pipe(TEXTS, batch_size=len(TEXTS)), strict=True)
-    return [states[0][: len(pipe.tokenizer(text)["input_ids"])] for text, states in rows]
-
-
-#: By task: the head, fields of its config, and what is asked.
+#: By task: the head, fields of its config, and options of the call.
 TASKS = {
-    "fill-mask": (
-        *("BertForMaskedLM", {}),
-        lambda pipe: (pipe(MASKED, top_k=7, batch_size=2), pipe(MASKED[0], targets=["cat", "dog"])),
+    "fill-mask": ("BertForMaskedLM", {}, {"top_k": 7}),
+    "text-classification": ("BertForSequenceClassification", {"num_labels": 3}, {"top_k": None}),
+    "token-classification": (
+        *("BertForTokenClassification", {"id2label": TAGS}, {"aggregation_strategy": "average"}),
     ),
-    "text-classification": (
-        *("BertForSequenceClassification", {"num_labels": 3}),
-        lambda pipe: (pipe(TEXTS, top_k=None, batch_size=3), pipe(TEXTS[0])),
-    ),
-    "token-classification": ("BertForTokenClassification", {"id2label": TAGS}, tags),
-    "feature-extraction": ("BertModel", {}, features),
+    "feature-extraction": ("BertModel", {}, {}),
 }
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_answers_are_those_of_transformers(tmp_path, task):
-    head, fields, ask = TASKS[task]
+    head, fields, asked = TASKS[task]
     # Answers lie far apart, so that rounding cannot change their order. With wider weights
     # every token of a text would get the same answer.
     sizes = dict(hidden_size=35, max_position_embeddings=65, initializer_range=0.1)
@@ -61,9 +44,14 @@ def test_answers_are_those_of_transformers(tmp_path, task):
     with hf_bert_impl.registered():
         ours = transformers.pipeline(task, model=str(tmp_path))
     theirs = transformers.pipeline(task, model=str(tmp_path))
+    answers = []
     for pipe, library in ((ours, hf_bert_impl), (theirs, transformers)):
         assert type(pipe.model) is getattr(library, head)
         assert type(pipe.tokenizer) is library.BertTokenizer
-    found = ask(ours)
-    assert_same_answers(found, ask(theirs), tolerance=1e-5)
-    assert len(found) == (len(TEXTS) if task == "feature-extraction" else 2) and all(found)
+        found = pipe(TEXTS, batch_size=3, **asked)
+        if head == "BertModel":  # under padding ours are zero, where transformers has noise
+            lengths = map(len, tokenizer(TEXTS)["input_ids"])
+            found = [row[0][:length] for row, length in zip(found, lengths, strict=True)]
+        answers.append(found)
+    assert any(answers[0]) and len(answers[0]) == len(TEXTS)
+    assert_same_answers(*answers, tolerance=1e-5)

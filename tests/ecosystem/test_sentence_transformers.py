@@ -13,9 +13,8 @@ TEXTS = ["A cat naps.", "The kitten sleeps on the warm mat in the sun.", "Stocks
 
 def test_a_model_loaded_prepared(library, minilm_path, registered, tmp_path):
     st = library("sentence_transformers")
-    model = st.SentenceTransformer(
-        str(minilm_path), device="cpu", model_kwargs={"prepare": "float32"}
-    )
+    options = {"prepare": "float32"}
+    model = st.SentenceTransformer(str(minilm_path), device="cpu", model_kwargs=options)
     assert type(model[0].auto_model) is hf_bert_impl.BertModel
     assert prepared_kernels(model[0].auto_model) is not None
     expected = hf_bert_impl.TextEncoder.from_pretrained(minilm_path, device="cpu").encode(TEXTS)
@@ -34,9 +33,7 @@ def test_a_training_step_as_on_upstream(library, minilm_path, tmp_path):
     st, datasets = library("sentence_transformers"), library("datasets")
     losses = library("sentence_transformers.losses")
     pairs = datasets.Dataset.from_dict({"anchor": TEXTS, "positive": TEXTS[::-1]})
-    arguments = st.SentenceTransformerTrainingArguments(
-        str(tmp_path), max_steps=2, report_to=[], use_cpu=True, save_strategy="no"
-    )
+    options = dict(max_steps=2, report_to=[], use_cpu=True, save_strategy="no")
     with hf_bert_impl.registered():
         ours = st.SentenceTransformer(str(minilm_path), device="cpu")
     found = []
@@ -46,7 +43,7 @@ def test_a_training_step_as_on_upstream(library, minilm_path, tmp_path):
                 module.p = 0.0  # dropout draws other numbers without padding
         trainer = st.SentenceTransformerTrainer(
             model=model,
-            args=arguments,
+            args=st.SentenceTransformerTrainingArguments(tmp_path, **options),
             train_dataset=pairs,
             loss=losses.MultipleNegativesRankingLoss(model),
         )

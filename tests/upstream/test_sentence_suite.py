@@ -20,7 +20,6 @@ from hf_bert_impl import TextEncoder, optimize
 from tests.upstream import download
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
-modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
 
 FOLDER = download.tests_folder("sentence-transformers")
 
@@ -71,6 +70,19 @@ EXCEPTIONS = {
 }
 
 
+#: The class of sentence-transformers and of BERT of each model that the suite loads.
+MODELS = {
+    "sentence-transformers-testing/stsb-bert-tiny-safetensors": (
+        "SentenceTransformer",
+        "BertModel",
+    ),
+    "cross-encoder-testing/reranker-bert-tiny-gooaq-bce": (
+        *("CrossEncoder", "BertForSequenceClassification"),
+    ),
+    "sparse-encoder-testing/splade-bert-tiny-nq": ("SparseEncoder", "BertForMaskedLM"),
+}
+
+
 def snapshot(cache: Path, name: str) -> Path:
     """Where the hub's cache has a repository's files."""
     repository = cache / f"models--{name.replace('/', '--')}"
@@ -86,27 +98,13 @@ def cache(minilm_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_path, model_max_length=512)
     tokenizer.save_pretrained(snapshot(place, "google-bert/bert-base-uncased"))
 
-    def bert(name: str, **fields: int) -> str:
-        sizes = {"hidden_size": 128, "num_attention_heads": 2, "intermediate_size": 512}
-        config = transformers.BertConfig(num_hidden_layers=2, **sizes, **fields)
+    sizes = {"hidden_size": 128, "num_attention_heads": 2, "intermediate_size": 512}
+    config = transformers.BertConfig(num_hidden_layers=2, num_labels=1, **sizes)
+    for name, (kind, head) in MODELS.items():
         torch.manual_seed(0)
-        getattr(transformers, name)(config).save_pretrained(place / name)
-        tokenizer.save_pretrained(place / name)
-        return str(place / name)
-
-    bare = modules.Transformer(bert("BertModel"))
-    models = {
-        "sentence-transformers-testing/stsb-bert-tiny-safetensors": (
-            sentence_transformers.SentenceTransformer(modules=[bare, modules.Pooling(128)])
-        ),
-        "cross-encoder-testing/reranker-bert-tiny-gooaq-bce": (
-            sentence_transformers.CrossEncoder(bert("BertForSequenceClassification", num_labels=1))
-        ),
-        "sparse-encoder-testing/splade-bert-tiny-nq": (
-            sentence_transformers.SparseEncoder(bert("BertForMaskedLM"))
-        ),
-    }
-    for name, model in models.items():
+        getattr(transformers, head)(config).save_pretrained(place / kind)
+        tokenizer.save_pretrained(place / kind)
+        model = getattr(sentence_transformers, kind)(str(place / kind))
         model.save_pretrained(str(snapshot(place, name)), create_model_card=False)
     return place
 
