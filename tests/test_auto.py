@@ -143,7 +143,7 @@ TheirConfig = type("TheirConfig", (transformers.BertConfig,), {})
 TheirTokenizer = type("TheirTokenizer", (transformers.BertTokenizer,), {})
 
 
-def test_what_a_third_party_registered_before_comes_back(tmp_path, monkeypatch):
+def test_what_a_third_party_registered_comes_back_and_stays(tmp_path, monkeypatch):
     BertTokenizer(VOCABULARY).save_pretrained(tmp_path)
     tasks = transformers.pipelines.PIPELINE_REGISTRY.supported_tasks
     theirs = {"impl": object, "pt": (), "type": "text"}
@@ -162,11 +162,8 @@ def test_what_a_third_party_registered_before_comes_back(tmp_path, monkeypatch):
         assert task["impl"] is hf_bert_impl.QuestionAnsweringPipeline
     assert registries() == before
     assert type(AutoTokenizer.from_pretrained(tmp_path)) is TheirTokenizer
-
-
-def test_what_a_third_party_registers_later_stays():
+    # What is registered later stays.
     registry = tokenization_auto.REGISTERED_TOKENIZER_CLASSES
-    hf_bert_impl.register()
-    registry["BertTokenizer"] = TheirTokenizer
-    hf_bert_impl.unregister()
-    assert registry.pop("BertTokenizer") is TheirTokenizer
+    with hf_bert_impl.registered():
+        registry["BertTokenizer"] = TheirConfig
+    assert registry["BertTokenizer"] is TheirConfig

@@ -196,36 +196,31 @@ def test_line_ends_byte_order_mark_and_spaces_in_vocab_txt(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("name", "content", "words"),
     [
-        (b"", "is empty.*one token a line"),
-        (b"\n\n", "is empty"),
-        (b"[PAD]\n\xff\xfe\n", r"vocab\.txt.*not UTF-8"),
-        (b"[PAD]\n[CLS]\n[SEP]\n[MASK]\n", r"\[UNK\].*unk_token="),
-        (b"[PAD]\n[UNK]\n[SEP]\n[MASK]\n", r"\[CLS\].*cls_token="),
-        (b"[PAD]\n[UNK]\n[CLS]\n[MASK]\n", r"\[SEP\].*sep_token="),
+        ("vocab.txt", b"", "is empty.*one token a line"),
+        ("vocab.txt", b"\n\n", "is empty"),
+        ("vocab.txt", b"[PAD]\n\xff\xfe\n", r"vocab\.txt.*not UTF-8"),
+        ("vocab.txt", b"[PAD]\n[CLS]\n[SEP]\n[MASK]\n", r"\[UNK\].*unk_token="),
+        ("vocab.txt", b"[PAD]\n[UNK]\n[SEP]\n[MASK]\n", r"\[CLS\].*cls_token="),
+        ("vocab.txt", b"[PAD]\n[UNK]\n[CLS]\n[MASK]\n", r"\[SEP\].*sep_token="),
+        ("tokenizer.json", Tokenizer(models.BPE({"a": 0}, [])).to_str(), r"BPE.*WordPiece"),
+        (CONFIG, {"model_max_length": -1}, r"model_max_length=-1 is not valid. Use .* 1 or more"),
+        ("model.safetensors", b"", r"no tokenizer.*tokenizer\.json"),
     ],
 )
-def test_vocabularies_that_are_none(tmp_path, content, words):
-    (tmp_path / "vocab.txt").write_bytes(content)
-    with pytest.raises(ValueError, match=words) as caught:
+def test_bad_files(tmp_path, name, content, words):
+    write(name, content)(tmp_path)
+    if name == CONFIG:
+        BertTokenizer(SMALL).save_vocabulary(str(tmp_path))
+    with pytest.raises((ValueError, FileNotFoundError), match=words) as caught:
         BertTokenizer.from_pretrained(tmp_path)
     assert "\n" not in str(caught.value)
 
 
-def test_other_bad_files(vocab_folder):
+def test_no_vocabulary(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no\.txt.*vocab\.txt"):
-        BertTokenizer(vocab_file=str(vocab_folder / "no.txt"))
-    write(CONFIG, {"model_max_length": -1})(vocab_folder)
-    with pytest.raises(ValueError, match=r"model_max_length=-1 is not valid. Use .* 1 or more"):
-        BertTokenizer.from_pretrained(vocab_folder)
-    Tokenizer(models.BPE({"a": 0}, [])).save(str(vocab_folder / "tokenizer.json"))
-    with pytest.raises(ValueError, match=r"BPE.*WordPiece"):
-        BertTokenizer.from_pretrained(vocab_folder)
-    for name in ("tokenizer.json", "vocab.txt"):
-        (vocab_folder / name).unlink()
-    with pytest.raises(FileNotFoundError, match=r"tokenizer\.json"):
-        BertTokenizer.from_pretrained(vocab_folder)
+        BertTokenizer(vocab_file=str(tmp_path / "no.txt"))
 
 
 def test_vocabulary_without_padding_and_mask_warns_of_new_ids():
