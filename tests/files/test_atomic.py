@@ -45,7 +45,8 @@ def test_an_old_folder_stays_when_the_new_one_does_not_come(tmp_path, monkeypatc
     assert {*tmp_path.iterdir()} == {fresh, folder}
 
 
-def test_a_full_disk_is_told_from_other_failures():
+def test_a_full_disk_is_told_from_other_failures(tmp_path, largest_file):
+    """NumPy's error has no number, and only tells how much was written."""
     for error in (
         OSError(errno.EDQUOT, "Disk quota exceeded"),
         SafetensorError("I/O error: No space left on device (os error 28)"),
@@ -53,19 +54,9 @@ def test_a_full_disk_is_told_from_other_failures():
     ):
         assert is_disk_full(error)
     assert not is_disk_full(OSError(errno.EACCES, "Permission denied"))
-
-
-def test_a_full_disk_names_the_file(tmp_path, largest_file):
-    """NumPy's error has no number, and only tells how much was written."""
-    for write in (
-        lambda fresh: np.save(fresh, np.zeros(999)),
-        lambda fresh: fresh.write_text("aa"),
-    ):
-        with (
-            largest_file(1),
-            pytest.raises(InputError, match=r"a\.npy cannot be written \(.*\)\. Free some disk"),
-            atomic_file(tmp_path / "new" / "a.npy") as fresh,
-        ):
+    place, words = tmp_path / "new" / "a.npy", r"a\.npy cannot be written \(.*\)\. Free some disk"
+    for write in (lambda file: np.save(file, np.zeros(999)), lambda file: file.write_text("aa")):
+        with largest_file(1), pytest.raises(InputError, match=words), atomic_file(place) as fresh:
             write(fresh)
     assert not [*tmp_path.iterdir()]
 

@@ -31,19 +31,15 @@ def facts(tiny, tmp_path):
     return make
 
 
-@pytest.fixture
-def written(tmp_path):
+def written(facts):
     """The card of facts."""
-    (tmp_path / "folder").mkdir()
-
-    def write(facts):
-        write_card(tmp_path / "folder", facts)
-        return ModelCard.load(tmp_path / "folder" / "README.md")
-
-    return write
+    folder = facts.source.with_name("folder")
+    folder.mkdir(exist_ok=True)
+    write_card(folder, facts)
+    return ModelCard.load(folder / "README.md")
 
 
-def test_a_new_card_has_metadata_usage_and_figures(facts, written):
+def test_a_new_card_has_metadata_usage_and_figures(facts, tmp_path):
     calm = Timed("short", 8, 447, 0.56, 10.0, 25.0, 2.5, 2.25, 3.0)
     busy = Timed("sentence", 1, 12, 0.0, 10.0, 17.0, 1.7, 0.4, 3.0)
     card = written(facts(speed=[calm, busy], license="mit", base_model="google-bert/base"))
@@ -58,9 +54,14 @@ def test_a_new_card_has_metadata_usage_and_figures(facts, written):
     assert "| code trusted | logits | 1.2e-06 |" in card.text
     assert "| 25.0 ms | 10.0 ms | 2.50 (2.25–3.00) |" in card.text
     assert "1.70" not in card.text  # measured on a busy machine
+    given = facts()
+    published = "google-bert/bert-base-cased"
+    for name, expected in ((published, published), ("me/a.model", None), (str(tmp_path), None)):
+        given.model.name_or_path = name
+        assert written(given).data.to_dict().get("base_model") == expected
 
 
-def test_the_snippets_are_python(facts, written):
+def test_the_snippets_are_python(facts):
     for options in ({}, {"code": False}, {"has_tokenizer": False}):
         for fields in ({}, {"position_embedding_type": "relative_key"}):
             text = written(facts(fields=fields, **options)).text
@@ -74,7 +75,7 @@ def test_the_snippets_are_python(facts, written):
             assert not FROM_THE_INDEX.search(text)
 
 
-def test_what_a_card_says_already_stays(facts, written, tmp_path):
+def test_what_a_card_says_already_stays(facts, tmp_path):
     """A second push replaces its own section only."""
     metadata = {
         "language": "nl",
@@ -105,7 +106,7 @@ def test_what_a_card_says_already_stays(facts, written, tmp_path):
         written(given)
 
 
-def test_figures_of_fine_tuning_become_metadata(facts, written, tmp_path):
+def test_figures_of_fine_tuning_become_metadata(facts):
     given = facts()
     report = {
         "task": "classification",
@@ -126,15 +127,7 @@ def test_figures_of_fine_tuning_become_metadata(facts, written, tmp_path):
     assert "model-index" not in written(given).data.to_dict()
 
 
-def test_where_the_model_came_from(facts, written, tmp_path):
-    given = facts()
-    published = "google-bert/bert-base-cased"
-    for name, expected in ((published, published), ("me/a.model", None), (str(tmp_path), None)):
-        given.model.name_or_path = name
-        assert written(given).data.to_dict().get("base_model") == expected
-
-
-def test_a_sentence_model_says_so_and_shows_both_encoders(facts, written):
+def test_a_sentence_model_says_so_and_shows_both_encoders(facts):
     given = facts("BertModel")
     (given.source / "modules.json").write_text("[]")
     card = written(given)
