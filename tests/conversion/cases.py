@@ -1,4 +1,4 @@
-"""Fixtures, random models and comparison for the tests of conversion."""
+"""Fixtures, archives and refusals for the tests of conversion."""
 
 import bz2
 import gzip
@@ -8,18 +8,13 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 
 from hf_bert_impl.conversion.formats import Candidate, candidates
-from hf_bert_impl.conversion.maps.flax import FLAX
-from hf_bert_impl.conversion.maps.google_tf1 import GOOGLE_TF1
-from hf_bert_impl.conversion.maps.keras_h5 import KERAS_H5
-from hf_bert_impl.conversion.maps.pytorch import PYTORCH_PRETRAINED_BERT, TRANSFORMERS
 from hf_bert_impl.conversion.planning import same_bits
-from hf_bert_impl.conversion.rules import Table
 from hf_bert_impl.conversion.tensors import Checkpoint
 from hf_bert_impl.errors import InputError
 
@@ -31,47 +26,6 @@ MASKED = "BertForMaskedLM"
 
 COMPRESS: dict = {"tar": bytes, "gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
 ARCHIVES = ("zip", "tar", "tar.gz", "tar.bz2", "tar.xz")
-
-
-class Fixture(NamedTuple):
-    """A checkpoint that the original software wrote."""
-
-    folder: str
-    table: Table
-    class_name: str
-    num_labels: int | None
-
-
-OLD, NEW = PYTORCH_PRETRAINED_BERT, TRANSFORMERS
-CHECKPOINTS = (
-    Fixture("tf1", GOOGLE_TF1, PRETRAINING, None),
-    Fixture("tf1_sharded", GOOGLE_TF1, PRETRAINING, None),
-    Fixture("tf1_squad", GOOGLE_TF1, ANSWERING, None),
-    Fixture("tf1_classifier", GOOGLE_TF1, CLASSIFICATION, 3),
-    Fixture("tf2_h5", KERAS_H5, PRETRAINING, None),
-    Fixture("tf2_h5_classifier", KERAS_H5, CLASSIFICATION, 3),
-    Fixture("tf2_h5_sharded", KERAS_H5, CLASSIFICATION, 3),
-    Fixture("tf2_h5_qa", KERAS_H5, ANSWERING, None),
-    Fixture("flax", FLAX, PRETRAINING, None),
-    Fixture("flax_classifier", FLAX, CLASSIFICATION, 3),
-    Fixture("flax_sharded", FLAX, CLASSIFICATION, 3),
-    Fixture("pytorch_pretrained_bert", OLD, PRETRAINING, None),
-    Fixture("pytorch_pretrained_bert_0.6.2", NEW, PRETRAINING, None),
-    Fixture("pytorch_pretrained_bert_classifier", OLD, CLASSIFICATION, 3),
-    Fixture("pytorch_pretrained_bert_squad", OLD, ANSWERING, None),
-    Fixture("hf_legacy", NEW, PRETRAINING, None),
-    Fixture("hf_legacy_sharded", NEW, PRETRAINING, None),
-    Fixture("hf_legacy_fp16_token_classifier", NEW, TOKENS, 3),
-    Fixture("hf_safetensors", NEW, PRETRAINING, None),
-    Fixture("hf_safetensors_sharded", NEW, PRETRAINING, None),
-    Fixture("hf_base_no_prefix", NEW, "BertModel", None),
-    Fixture("hf_mlm_no_pooler", NEW, MASKED, None),
-    Fixture("hf_bf16_classifier", NEW, CLASSIFICATION, 3),
-    Fixture("head_mask", NEW, CLASSIFICATION, 4),
-    Fixture("head_mask_pruned", NEW, CLASSIFICATION, 4),
-    Fixture("positions_relative_key", NEW, MASKED, None),
-    Fixture("positions_relative_key_query", NEW, MASKED, None),
-)
 
 
 def read(form: str, path: Path) -> Checkpoint:
