@@ -8,6 +8,7 @@ import pytest
 from typer import rich_utils
 
 from hf_bert_impl.cli import main
+from hf_bert_impl.distributed.job import Job
 from hf_bert_impl.hub import pushing
 from hf_bert_impl.measuring import timing
 from hf_bert_impl.parity import ParityReport, ParityRow
@@ -59,6 +60,29 @@ def hf_bert(capsys: pytest.CaptureFixture[str], monkeypatch) -> Callable[..., Re
         return Result(status, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def interrupt(hf_bert, monkeypatch) -> Callable[..., Result]:
+    """Run a command until Ctrl-C comes, when so many parts are made."""
+    compute = Job.compute
+
+    def interrupt(parts: int, *command: object) -> Result:
+        made = []
+
+        def stop(*arguments):
+            if len(made) == parts:
+                raise KeyboardInterrupt
+            made.append(compute(*arguments))
+            return made[-1]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Job, "compute", stop)
+            result = hf_bert(*command)
+        assert result.status == 130
+        return result
+
+    return interrupt
 
 
 @pytest.fixture

@@ -8,46 +8,39 @@ from pyarrow.parquet import read_table
 from hf_bert_impl.distributed.job import Job
 from tests.distributed.results import finished, rejects
 
-TEXTS = ["nice to meet you", "the river rose", "", "over night ."]
-KEYS = ["k0", "k1", "k2", "k3"]
 
-
-@pytest.fixture
-def lines(tmp_path):
-    file = tmp_path / "lines.jsonl"
-    rows = [{"key": f"k{n}", "text": text} for n, text in enumerate(TEXTS)]
-    file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"key": "k4", "text": None}]))
-    return file
-
-
-def test_classify(hf_bert, one_error_line, save_tiny, lines, tmp_path):
-    model, out = save_tiny("BertForSequenceClassification", num_labels=3), tmp_path / "out"
-    command = ("classify", model, lines, "-o", out, "--id-column", "key")
-    assert "4 rows in 1 part, 1 rejected" in hf_bert(*command).out
+def test_classify(hf_bert, one_error_line, place):
+    out, keys = place / "new/out", ["k0", "k1", "k2", "k3"]
+    rows = [{"key": key, "text": f"the river {key}"} for key in keys]
+    rows.append({"key": "k4", "text": None})
+    (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ("classify", "BertForSequenceClassification", "rows.jsonl", "--id-column", "key")
+    to_folder = (*command, "-o", out)
+    assert "4 rows in 1 part, 1 rejected" in hf_bert(*to_folder).out
     rows = finished(out)
-    assert list(rows) == KEYS
-    assert {row["label"] for row in rows.values()} <= {f"LABEL_{n}" for n in range(3)}
-    assert all(1 / 3 <= row["score"] <= 1 for row in rows.values())
-    one_error_line(hf_bert(*command), "out is finished", "--overwrite")
-    assert hf_bert(*command, "--resume") == (0, f"{out} is finished\n", "")
+    assert list(rows) == keys
+    assert {row["label"] for row in rows.values()} <= {"a", "b"}
+    assert all(1 / 2 <= row["score"] <= 1 for row in rows.values())
+    one_error_line(hf_bert(*to_folder), "out is finished", "--overwrite")
+    assert hf_bert(*to_folder, "--resume") == (0, f"{out} is finished\n", "")
     note = f"note: 1 row(s) were rejected; the reasons are in {out / 'rejects.jsonl'}\n"
-    assert hf_bert(*command, "--overwrite", "-q") == (0, "", note)
+    assert hf_bert(*to_folder, "--overwrite", "-q") == (0, "", note)
     assert finished(out) == rows
     assert [row["id"] for row in rejects(out)] == ["k4"]
-    file = out.with_suffix(".parquet")
-    command = (*command[:4], file, *command[5:])
-    assert hf_bert(*command, "-q").status == 0
-    assert read_table(file).to_pylist() == [*rows.values()]
-    assert hf_bert(*command, "--resume") == (0, f"{file} is finished\n", "")
+    to_file = (*command, "-o", "new/out.parquet")
+    assert hf_bert(*to_file, "-q").status == 0
+    assert read_table("new/out.parquet").to_pylist() == [*rows.values()]
+    assert hf_bert(*to_file, "--resume") == (0, "new/out.parquet is finished\n", "")
 
 
 @pytest.mark.parametrize("removed", [0, 2, 9])
 def test_killed_after_the_output_was_written(
-    hf_bert, one_error_line, save_tiny, lines, tmp_path, monkeypatch, removed
+    hf_bert, interrupt, one_error_line, place, monkeypatch, removed
 ):
     """While it removed its parts: the same command removes the rest, and computes nothing."""
-    model, out = save_tiny("BertForSequenceClassification", num_labels=3), tmp_path / "o.parquet"
-    command = ("classify", model, lines, "-o", out, "--column", "text", "--part-size", "2")
+    out = place / "new/o.parquet"
+    command = ("classify", "BertForSequenceClassification", "texts.txt", "-o", out)
+    command += ("--part-size", "2")
 
     def killed(job, *_):
         for file in sorted(job.folder.glob("part-*"))[:removed]:
@@ -63,11 +56,7 @@ def test_killed_after_the_output_was_written(
         assert hf_bert(*command) == (0, f"{out} is finished\n", "")
     assert out.read_bytes() == before and not out.with_name("o.parquet.parts").exists()
     # What an interrupted --overwrite has left is no reason to replace the older output.
-    make = Job.compute
-    with monkeypatch.context() as patch:
-        calls = iter([make, make, killed])
-        patch.setattr(Job, "compute", lambda *arguments: next(calls)(*arguments))
-        assert hf_bert(*command, "--overwrite").status == 130
+    interrupt(2, *command, "--overwrite")
     one_error_line(hf_bert(*command), "exists", "--overwrite")
     assert hf_bert(*command, "--overwrite").status == 0 and out.read_bytes() == before
 
@@ -81,20 +70,21 @@ def test_the_current_folder(hf_bert, place, monkeypatch):
 
 def test_answer(hf_bert, place):
     """The answers of the same command on lines; an empty question is rejected."""
-    pairs = [("the river", "the night rose"), ("who rose", "the river rose over night")]
-    lines = [
-        json.dumps({"id": number, "question": question, "context": context}) + "\n"
-        for number, (question, context) in enumerate([*pairs, (" ", "the river")])
+    rows = [
+        {"id": 0, "question": "the river", "context": "the night rose"},
+        {"id": 1, "question": "who rose", "context": "the river rose over night"},
+        {"id": 2, "question": " ", "context": "the river"},
     ]
+    lines = [json.dumps(row) + "\n" for row in rows]
     command = ("answer", "BertForQuestionAnswering", "asked.jsonl")
     (place / "asked.jsonl").write_text("".join(lines[:2]))
-    printed = hf_bert(*command, "--json", "--batch-invariant", "-q").printed.splitlines()
+    printed = hf_bert(*command, "--batch-invariant", "-q").printed.splitlines()
     (place / "asked.jsonl").write_text("".join(lines))
     assert hf_bert(*command, "--id-column", "id", "-o", "new/parts").status == 0
     rows = finished(place / "new/parts")
     for line in map(json.loads, printed):
-        found = rows[line["id"]]
-        assert [{name: found[name] for name in line["answers"][0]}] == line["answers"]
+        (answer,) = line["answers"]
+        assert rows[line["id"]].items() >= answer.items()
     assert [row["id"] for row in rejects(place / "new/parts")] == [2]
 
 

@@ -5,11 +5,12 @@ import math
 
 import pytest
 import torch
+from transformers.models.bert import modeling_bert
 
 import hf_bert_impl
 from hf_bert_impl.inference import packed_loop
 from hf_bert_impl.tasks import base, pseudo_perplexity
-from tests.cli.cases import RUNS, options_of
+from tests.cli.cases import LABELS, RUNS, options_of
 
 
 def test_sts(hf_bert, write, save_tiny, tmp_path):
@@ -58,76 +59,68 @@ def test_senteval(hf_bert, place):
 def by_definition(folder, texts, kind):
     """The losses of all tokens, each hidden alone, and which are predicted; tokens of one type."""
     tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(folder)
-    model = hf_bert_impl.BertForMaskedLM.from_pretrained(folder).eval()
+    model = modeling_bert.BertForMaskedLM.from_pretrained(folder).eval()
     losses, right = [], []
     for text in texts:
         ids = tokenizer(text, return_tensors="pt")["input_ids"]
         for place, gold in enumerate(ids[0].tolist()):
             if gold in tokenizer.all_special_ids:
                 continue
-            hidden = ids.clone()
-            hidden[0, place] = tokenizer.mask_token_id
-            with torch.no_grad():
-                logits = model(hidden, token_type_ids=torch.full_like(ids, kind)).logits
-            scores = logits[0, place].log_softmax(dim=-1)
-            losses.append(-float(scores[gold]))
-            right.append(int(scores.argmax()) == gold)
-    return math.exp(sum(losses) / len(losses)), right
+            hidden, labels = ids.clone(), torch.full_like(ids, -100)
+            hidden[0, place], labels[0, place] = tokenizer.mask_token_id, gold
+            output = model(hidden, token_type_ids=torch.full_like(ids, kind), labels=labels)
+            losses.append(output.loss.item())
+            right.append(output.logits[0, place].argmax() == gold)
+    return math.exp(sum(losses) / len(losses)), sum(right)
 
 
-class OnesTokenizer(hf_bert_impl.BertTokenizer):
-    """Every token has the type 1, as in codertimo's BERT."""
-
-    def __call__(self, *arguments, **options):
-        encoded = super().__call__(*arguments, **options)
-        return {**encoded, "token_type_ids": [1] * len(encoded["input_ids"])}
-
-
-def test_masked_lm_is_the_formula(hf_bert, write, save_tiny):
+def test_masked_lm_is_the_formula(hf_bert, write, save_tiny, monkeypatch):
     folder, texts = save_tiny(), ["nice to meet you", "the river rose, xyz over night"]
-    file = write("a.txt", "\n".join(texts))
-    found = hf_bert("evaluate", "masked-lm", folder, file, "--json").report
-    expected, right = by_definition(folder, texts, 0)
+    command = ("evaluate", "masked-lm", folder, write("a.txt", "\n".join(texts)), "--json")
+    found = hf_bert(*command).report
+    (expected, right), (of_ones, _) = (by_definition(folder, texts, kind) for kind in (0, 1))
     assert found["pseudo_perplexity"] == pytest.approx(expected, rel=1e-5)
-    assert found["accuracy"] == pytest.approx(sum(right) / 10)
+    assert found["accuracy"] == pytest.approx(right / 10)
     assert (found["tokens"], found["texts"], found["cut"]) == (4 + 6, 2, 0)
-    # The tokenizer gives the token types.
-    model = hf_bert_impl.BertForMaskedLM.from_pretrained(folder).eval()
-    ones = OnesTokenizer.from_pretrained(folder)
-    score = pseudo_perplexity.pseudo_perplexity(model, ones, texts).pseudo_perplexity
-    assert score == pytest.approx(by_definition(folder, texts, 1)[0], rel=1e-5)
-    assert score != pytest.approx(expected, rel=1e-3)
     # Long texts are cut, and a limit counts texts.
     file = write("a.jsonl", "\n".join(json.dumps({"text": "nice " * n}) for n in (29, 30, 1)))
-    command = ("evaluate", "masked-lm", folder, file, "--json", "--quiet")
-    found = hf_bert(*command).report
+    long = ("evaluate", "masked-lm", folder, file, "--json", "--quiet")
+    found = hf_bert(*long).report
     assert (found["tokens"], found["texts"], found["cut"]) == (59, 3, 1)
-    assert hf_bert(*command, "--limit", 1).report["tokens"] == 29
+    assert hf_bert(*long, "--limit", 1).report["tokens"] == 29
+    # The tokenizer gives the token types: 1 in codertimo's BERT.
+    call = hf_bert_impl.BertTokenizer.__call__
+
+    def ones(self, *arguments, **options):
+        encoded = call(self, *arguments, **options)
+        return {**encoded, "token_type_ids": [1] * len(encoded["input_ids"])}
+
+    monkeypatch.setattr(hf_bert_impl.BertTokenizer, "__call__", ones)
+    score = hf_bert(*command).report["pseudo_perplexity"]
+    assert score == pytest.approx(of_ones, rel=1e-5) != pytest.approx(expected, rel=1e-3)
 
 
 WORDS = ["nice", "to meet you", "the river rose over night", "a", "and you", "over the river " * 9]
 
 
 @pytest.mark.parametrize(
-    ("task", "head", "line"),
+    ("task", "head", "name", "line", "columns"),
     [
-        ("sts", "BertModel", "{n}\t{word}\tnice {word}"),
-        ("regression", "BertForSequenceClassification", "{word}\t{n}"),
-        ("masked-lm", "BertForMaskedLM", "{word}"),
+        ("sts", "BertModel", "a.tsv", "{n}\t{word}\tnice {word}", ""),
+        ("regression", "BertForSequenceClassification", "a.tsv", "{word}\t{n}", LABELS),
+        ("masked-lm", "BertForMaskedLM", "a.txt", "{word}", ""),
     ],
 )
-def test_batch_invariant(hf_bert, write, save_tiny, monkeypatch, task, head, line):
+def test_batch_invariant(hf_bert, write, save_tiny, monkeypatch, task, head, name, line, columns):
     """Figures have the same bits in any order of the data and for any size of batches."""
     lines = [line.format(n=7 * n % 5, word=word) for n, word in enumerate(WORDS)]
-    model = save_tiny(head, **({"num_labels": 1} if task == "regression" else {}))
-    columns = ("--text-column", 0, "--label-column", 1) if task == "regression" else ()
-    ending = "txt" if task == "masked-lm" else "tsv"
+    model = save_tiny(head, **({"num_labels": 1} if columns else {}))
     figures = []
     for budget, order in ((8192, lines), (8192, lines[::-1]), (40, lines)):
         for module in (packed_loop, base, pseudo_perplexity):
             monkeypatch.setattr(module, "TOKEN_BUDGET", budget)
-        data = write(f"data.{ending}", "\n".join(order) + "\n")
-        command = ("evaluate", task, model, data, *columns)
+        data = write(name, "\n".join(order) + "\n")
+        command = ("evaluate", task, model, data, *columns.split())
         figures.append(hf_bert(*command, "--batch-invariant", "--json").printed)
     assert figures[0] == figures[1] == figures[2]
 

@@ -11,16 +11,6 @@ from tests.support.damage import fields
 
 CONTEXT = "Nice to meet you, the river rose over night. " * 3
 EVALUATE = ("evaluate", "squad")
-#: Three questions with an answer and two without.
-QUESTIONS = [
-    {
-        "id": f"q{number}",
-        "question": f"{text}?",
-        "is_impossible": number > 2,
-        "answers": [] if number > 2 else [{"text": text, "answer_start": 99}],  # is not read
-    }
-    for number, text in enumerate(("river", "meet you", "night", "a", "and"))
-]
 
 
 @pytest.fixture
@@ -30,25 +20,29 @@ def model(save_tiny):
 
 @pytest.fixture
 def save(write):
-    def save(name, entries, version):
+    """Writes three questions with an answer; in version 2 also two without."""
+
+    def save(version):
+        entries = []
+        for text in ("river", "meet you", "night", *(("a", "and") if version == "v2.0" else ())):
+            entry = {"id": f"q{len(entries)}", "question": f"{text}?", "answers": []}
+            if len(entries) < 3:
+                entry["answers"] = [{"text": text, "answer_start": 99}]  # is not read
+            entries.append(entry | {"is_impossible": not entry["answers"]})
         paragraph = {"context": CONTEXT, "qas": entries}
         value = {"version": version, "data": [{"title": "t", "paragraphs": [paragraph]}]}
-        return write(name, json.dumps(value))
+        return write(f"dev {version}.json", json.dumps(value))
 
     return save
 
 
 @pytest.fixture
 def dev(save):
-    return save("dev.json", QUESTIONS, "v2.0")
+    return save("v2.0")
 
 
-@pytest.fixture
-def predictions(write):
-    return write("p.json", json.dumps({"q0": "the river", "q1": "meet", "q2": "", "q3": "x"}))
-
-
-def test_predictions(hf_bert, dev, predictions):
+def test_predictions(hf_bert, save, dev, write):
+    predictions = write("p.json", '{"q0": "the river", "q1": "meet", "q2": "", "q3": "x"}')
     result = hf_bert(*EVALUATE, predictions, dev, "--json")
     found = result.report
     assert result.err == "note: 1 questions have no prediction and count as wrong\n"
@@ -56,6 +50,8 @@ def test_predictions(hf_bert, dev, predictions):
     assert found["f1"] == pytest.approx(100 * (1 + 2 / 3) / 5)
     assert (found["HasAns_total"], found["NoAns_f1"]) == (3, 0)
     assert "best_f1" not in found
+    found = hf_bert(*EVALUATE, predictions, save("1.1"), "--json").report
+    assert found["total"] == found["HasAns_total"] == 3
 
 
 def test_model(hf_bert, model, dev, tmp_path):
@@ -97,15 +93,13 @@ def test_thresholds(hf_bert, model, dev):
     assert (found["null_score_diff_threshold"], found["NoAns_exact"]) == (99, 0)
 
 
-def test_version_1(hf_bert, model, save, predictions, tmp_path):
+def test_version_1(hf_bert, model, save, tmp_path):
     """What an older run left is removed."""
-    old = [{k: v for k, v in entry.items() if k != "is_impossible"} for entry in QUESTIONS[:3]]
-    dev, out = save("dev1.json", old, "1.1"), tmp_path / "out"
+    out = tmp_path / "out"
     out.mkdir()
     (out / "null_score_diffs.json").write_text("of another run")
-    found = hf_bert(*EVALUATE, model, dev, "--json", "-o", out, "--overwrite").report
+    command = (*EVALUATE, model, save("1.1"), "--json", "-o", out, "--overwrite")
+    found = hf_bert(*command).report
     assert not {"null_score_diff_threshold", "best_f1", "NoAns_total"} & found.keys()
     assert [path.name for path in out.iterdir()] == ["predictions.json"]
     assert all(json.loads((out / "predictions.json").read_text()).values())
-    found = hf_bert(*EVALUATE, predictions, dev, "--json").report
-    assert found["total"] == found["HasAns_total"] == 3

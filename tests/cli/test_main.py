@@ -6,7 +6,6 @@ import sys
 
 import pytest
 import torch
-import typer
 
 from hf_bert_impl.cli import main, verify
 from hf_bert_impl.errors import InputError
@@ -101,9 +100,7 @@ def test_version_help_and_traceback(hf_bert, tmp_path):
         (OverflowError("int too big"), 2, "error: A number is too large (int too"),
         (ValueError("half: \ud83d"), 2, "error: half: \\ud83d\n"),
         (KeyError("x"), 1, "error: KeyError: 'x'. This is a bug"),
-        (RuntimeError(), 1, "error: RuntimeError: RuntimeError. This is a bug"),
         (KeyboardInterrupt(), 130, ""),
-        (typer.Abort(), 130, ""),
     ],
 )
 def test_errors_by_kind(hf_bert, monkeypatch, error, status, words):
@@ -118,26 +115,16 @@ def test_errors_by_kind(hf_bert, monkeypatch, error, status, words):
     assert ("--debug" in result.err) == (status == 1)
 
 
-@pytest.mark.parametrize(
-    ("message", "options", "words"),
-    [
-        ("`dtype` is 'x': `dtype='y'`", "dtype dtype='y'", "--dtype is 'x': --dtype y"),
-        ("max_shard_size=3 is `x`", "max_shard_size", "--max-shard-size=3 is `x`"),
-        (
-            "`allow_nan=True`, `check=False`",
-            "allow_nan=True check=False",
-            "--allow-nan, --no-check",
-        ),
-        ("head is 'x' of `head`", "", "head is 'x' of `head`"),
-        ("`heads` is 3, of the `model`", "heads model", "`heads` is 3, of the MODEL"),
-    ],
-)
-def test_arguments_are_said_as_options(hf_bert, monkeypatch, message, options, words):
+def test_arguments_are_said_as_options(hf_bert, monkeypatch):
     def fail(*_, **__):
-        raise InputError(message, options)
+        message = (
+            "dtype is 3: `dtype='y'`, `allow_nan=True` or `check=False` of the `model`, `head`"
+        )
+        raise InputError(message, "dtype dtype='y' allow_nan=True check=False model")
 
     monkeypatch.setattr("hf_bert_impl.conversion.convert", fail)
-    assert hf_bert("convert", "a", "-o", "b") == (2, "", f"error: {words}\n")
+    said = "--dtype is 3: --dtype y, --allow-nan or --no-check of the MODEL, `head`"
+    assert hf_bert("convert", "a", "-o", "b") == (2, "", f"error: {said}\n")
 
 
 @pytest.mark.parametrize(
@@ -145,9 +132,7 @@ def test_arguments_are_said_as_options(hf_bert, monkeypatch, message, options, w
     [
         ("export m d --format on", {"onnx"}),
         ("convert s --from-format t", {"torch", "tf1"}),
-        ("verify m --head ma", {"masked-lm"}),
         ("finetune m --task token", {"token-classification"}),
-        ("embed t --dtype bf", {"bfloat16"}),
     ],
 )
 def test_the_shell_completes_values(capsys, monkeypatch, words, expected):

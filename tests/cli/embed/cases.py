@@ -1,7 +1,6 @@
 """Texts, and the vectors that they have."""
 
 import io
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,10 +25,6 @@ def assert_complete(output: Path, vectors: np.ndarray) -> None:
     assert found.shape == vectors.shape
     assert np.abs(found - vectors).max() < 1e-5
     assert {file.name for file in output.parent.iterdir()} == {output.name}
-
-
-def json_lines(texts: list[str], column: str) -> str:
-    return "\n".join(json.dumps({"id": n, column: text}) for n, text in enumerate(texts)) + "\n\n"
 
 
 def give_input(monkeypatch: pytest.MonkeyPatch, texts: list[str]) -> None:
