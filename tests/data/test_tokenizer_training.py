@@ -1,7 +1,6 @@
 """Vocabularies learnt from text: of pieces, and of words."""
 
 import pytest
-from transformers import AutoTokenizer
 
 from hf_bert_impl.data.tokenizer_training import SPECIAL_TOKENS, train_tokenizer
 from hf_bert_impl.data.word_vocabulary import train_words
@@ -67,13 +66,8 @@ SPEECH = "to be or\tnot to be <mask>\n\nthat is the question to\n"
 
 def test_a_vocabulary_without_config_is_loaded(write, tmp_path):
     """As pre-training takes it, before there is a model. Padding has the type 0."""
-    train_words([write("a.txt", SPEECH)])[0].save_pretrained(tmp_path / "words")
-    pairs = [("to be", "or nothing"), ("not", "is")]
-    for tokenizer in (
-        load_tokenizer(str(tmp_path / "words")),
-        AutoTokenizer.from_pretrained(tmp_path / "words"),
-    ):
-        batch = tokenizer(pairs, padding=True)
-        assert batch["input_ids"] == [[3, 5, 6, 2, 9, 1, 2], [3, 8, 2, 7, 2, 0, 0]]
-        assert batch["token_type_ids"] == [[1, 1, 1, 1, 2, 2, 2], [1, 1, 1, 2, 2, 0, 0]]
-        assert batch["attention_mask"] == [[1] * 7, [1, 1, 1, 1, 1, 0, 0]]
+    train_words([write("a.txt", SPEECH)])[0].save_pretrained(tmp_path)
+    batch = load_tokenizer(str(tmp_path))([("to be", "or nothing"), ("not", "is")], padding=True)
+    assert batch["input_ids"] == [[3, 5, 6, 2, 9, 1, 2], [3, 8, 2, 7, 2, 0, 0]]
+    assert batch["token_type_ids"] == [[1, 1, 1, 1, 2, 2, 2], [1, 1, 1, 2, 2, 0, 0]]
+    assert batch["attention_mask"] == [[1] * 7, [1, 1, 1, 1, 1, 0, 0]]

@@ -65,13 +65,17 @@ def save_stock(tiny, tmp_path_factory):
     return save
 
 
+def both(folder):
+    """Ours and stock's encoder of a folder."""
+    kinds = (TextEncoder, library.SentenceTransformer)
+    return [kind(str(folder), device="cpu") for kind in kinds]
+
+
 @pytest.fixture(scope="session")
 def pair(save_stock):
     """Ours and stock's, with modules of every kind and prompts that do not count."""
     pooling = modules.Pooling(30, ("mean", "cls"), include_prompt=False)
-    folder = save_stock(pooling, prompts=PROMPTS, default_prompt_name="other")
-    stock = library.SentenceTransformer(str(folder), device="cpu")
-    return TextEncoder(folder, device="cpu"), stock
+    return both(save_stock(pooling, prompts=PROMPTS, default_prompt_name="other"))
 
 
 # --- the vectors of sentence-transformers ------------------------------------------------------
@@ -109,10 +113,7 @@ def test_calls_give_what_stock_gives(pair, method, arguments, options):
 @pytest.mark.parametrize("include_prompt", [True, False])
 @pytest.mark.parametrize("mode", [*MODES, ("weightedmean", "lasttoken", "max")])
 def test_poolings(save_stock, mode, include_prompt):
-    folder = save_stock(modules.Pooling(30, mode, include_prompt=include_prompt))
-    encoder, stock = (
-        each(str(folder), device="cpu") for each in (TextEncoder, library.SentenceTransformer)
-    )
+    encoder, stock = both(save_stock(modules.Pooling(30, mode, include_prompt=include_prompt)))
     for prompt in (None, "you and "):
         assert_near(encoder.encode(TEXTS, prompt=prompt), stock.encode(TEXTS, prompt=prompt))
 
@@ -121,8 +122,7 @@ def test_poolings(save_stock, mode, include_prompt):
 def test_modules_behind_bert(save_stock, behind, tmp_path):
     """CNN and WordWeights take padded batches. CNN reads padding, which is stock's."""
     folder = save_stock(*behind())
-    stock = library.SentenceTransformer(str(folder), device="cpu")
-    encoder = TextEncoder(folder, device="cpu")
+    encoder, stock = both(folder)
     assert encoder[0].can_flatten_inputs == (behind is further_modules)
     for size in (1, 2, 32):
         expected = stock.encode(TEXTS, batch_size=size)
@@ -222,9 +222,8 @@ def test_errors_surface_and_leave_no_thread(encoder, monkeypatch, place):
 
 
 def test_a_checkpoint_of_another_head(save_tiny):
-    folder = str(save_tiny("BertForMaskedLM"))
-    stock = library.SentenceTransformer(folder, device="cpu")
-    assert_near(TextEncoder(folder, device="cpu").encode(TEXTS), stock.encode(TEXTS))
+    encoder, stock = both(save_tiny("BertForMaskedLM"))
+    assert_near(encoder.encode(TEXTS), stock.encode(TEXTS))
 
 
 def test_bert_gets_its_own_class(tiny, monkeypatch):
@@ -256,8 +255,7 @@ def test_settings(save_stock):
     transformer = {"max_seq_length": 9, "do_lower_case": True}
     options = {"prompts": PROMPTS, "truncate_dim": 8, "similarity_fn_name": "dot"}
     folder = save_stock(modules.Pooling(30), transformer=transformer, **options)
-    stock = library.SentenceTransformer(str(folder), device="cpu")
-    encoder = TextEncoder(folder, device="cpu")
+    encoder, stock = both(folder)
     texts = ["NICE to Meet You", LONG]
     assert_near(encoder.encode(texts), stock.encode(texts))
     assert encoder.max_seq_length == 9 and encoder.get_embedding_dimension() == 8
