@@ -109,10 +109,8 @@ def test_the_driver_is_killed(ray, job, rows, expected, capsys):
     ]
     own = {name: value for name, value in os.environ.items() if name != "RAY_worker_niceness"}
     process = subprocess.Popen(command, env=own, stdout=subprocess.DEVNULL)
-    end = time.monotonic() + 400
     while len(list(job.output.glob("*.parquet"))) < 3:
         assert process.poll() is None
-        assert time.monotonic() < end
         time.sleep(0.02)
     workers = workers_of(process)
     assert {worker.nice() for worker in workers} == {os.nice(0)}
