@@ -181,6 +181,5 @@ def registered() -> Iterator[None]:
     """This package's classes stand behind transformers' Auto classes."""
     import hf_bert_impl
 
-    hf_bert_impl.register()
-    yield
-    hf_bert_impl.unregister()
+    with hf_bert_impl.registered():
+        yield

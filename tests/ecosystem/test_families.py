@@ -73,6 +73,15 @@ def test_sentence_transformers(library, save, prefix, kind, monkeypatch, tmp_pat
     assert_close(call(model), before, atol=0)
 
 
+def test_a_sparse_encoder_stores_no_scores_of_tokens(library, save):
+    model = library("sentence_transformers").SparseEncoder(save("BertForMaskedLM"), device="cpu")
+    for change, has_scores in ((hf_bert_impl.optimize, False), (hf_bert_impl.restore, True)):
+        change(model).eval()
+        with torch.no_grad():
+            features = model[0](model.preprocess(TEXTS[:1]))
+        assert ("token_embeddings" in features) == has_scores
+
+
 @pytest.mark.parametrize(
     ("task", "name"),
     [

@@ -145,7 +145,7 @@ def test_the_rate_rises_in_a_line_and_falls_by_the_root():
 # --- the search of a toy model ----------------------------------------------------------------
 
 WORDS = 7
-LONGEST = 3
+LONGEST = 4
 
 
 class Table:
