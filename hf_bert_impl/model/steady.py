@@ -102,8 +102,9 @@ class SteadyProduct(Product):
 
     A kernel may choose another order of summation for another number of rows. So rows are cut and
     filled up to one of a few numbers. Before the first call with such a number,
-    a probe compares it with calls of `BLOCK_ROWS`, at every place. If any bit differs, the call is
-    refused. The names of kernel and CPU do not matter.
+    a probe compares it with calls of `BLOCK_ROWS`, at every place. If any bit differs, more rows
+    are computed in calls of `BLOCK_ROWS`, and a call of fewer is refused. The names of kernel and
+    CPU do not matter.
 
     Args:
         product: The kernel.
@@ -115,8 +116,8 @@ class SteadyProduct(Product):
     def __init__(self, product: Product, probe: Probe) -> None:
         self.product, self.probe, self.dtype = product, probe, product.dtype
         self.copies_bias = product.copies_bias
-        # Calls that passed: hashing a probe takes a time that can be measured.
-        self.passed: set[tuple[int, Fused, bool, int]] = set()
+        # Which calls pass the probe: hashing a probe takes a time that can be measured.
+        self.passes: dict[tuple[int, Fused, bool, int], bool] = {}
 
     def __call__(
         self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
@@ -134,35 +135,55 @@ class SteadyProduct(Product):
             check_gradient(states, layer, activation)
         if states.data_ptr() % ALIGNMENT:
             states = states.clone()
-        parts = states.split(MAX_ROWS)
-        added = [None] * len(parts) if residual is None else residual.split(MAX_ROWS)
+        most = self._most_rows(len(states), activation, residual is not None)
+        parts = states.split(most)
+        added = [None] * len(parts) if residual is None else residual.split(most)
         outputs: list[Tensor] = []
         for part, addend in zip(parts, added, strict=True):
-            size = max(FEWEST_ROWS, rounded_up(len(part)))
-            self._check(size, activation, residual is not None)
+            size = _filled_up(len(part))
+            if not self._passes(size, activation, residual is not None):
+                raise self._refusal(size, activation, residual is not None)
             outputs.append(_call_with(self.product, size, part, addend, activation))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
-    def _check(self, rows: int, activation: Fused, has_residual: bool) -> None:
-        """Raises ValueError if a call of so many rows gives a row other bits."""
-        call = (rows, activation, has_residual, threads := torch.get_num_threads())
-        if call in self.passed:
-            return
-        probe = replace(
+    def _most_rows(self, count: int, activation: Fused, has_residual: bool) -> int:
+        """The maximum number of rows in a call, such that the calls for `count` rows pass."""
+        sizes = (_filled_up(min(count, MAX_ROWS)), _filled_up(count % MAX_ROWS))
+        larger = (size for size in sizes if size > BLOCK_ROWS)
+        is_steady = all(self._passes(size, activation, has_residual) for size in larger)
+        return MAX_ROWS if is_steady else BLOCK_ROWS
+
+    def _passes(self, rows: int, activation: Fused, has_residual: bool) -> bool:
+        """Whether a call of so many rows gives each row the bits of calls of `BLOCK_ROWS`."""
+        call = (rows, activation, has_residual, torch.get_num_threads())
+        if call not in self.passes:
+            self.passes[call] = _passes(self._probe(activation, has_residual), rows)
+        return self.passes[call]
+
+    def _probe(self, activation: Fused, has_residual: bool) -> Probe:
+        threads = torch.get_num_threads()
+        return replace(
             self.probe, activation=activation, has_residual=has_residual, threads=threads
         )
-        if not _passes(probe, rows):
-            if activation is not NOT_FUSED and _passes(replace(probe, activation=NOT_FUSED), rows):
-                raise no_kernel(f"{activation.name} of {probe.outputs} numbers")
-            kind = str(self.probe.kernels or self.probe.dtype).removeprefix("torch.")
-            fewer = "call torch.set_num_threads(1), " * (threads > 1)
-            raise ValueError(
-                f"batch_invariant=True cannot be kept on this CPU: with {threads} threads the "
-                f"kernel {kind} for {probe.inputs} inputs and {probe.outputs} outputs gives a row "
-                f"other bits in a call of {rows} rows. Use dtype='float32', {fewer}or set "
-                "batch_invariant=False."
-            )
-        self.passed.add(call)
+
+    def _refusal(self, rows: int, activation: Fused, has_residual: bool) -> ValueError:
+        """The error of a call of so many rows that does not pass."""
+        probe = self._probe(activation, has_residual)
+        if activation is not NOT_FUSED and _passes(replace(probe, activation=NOT_FUSED), rows):
+            return no_kernel(f"{activation.name} of {probe.outputs} numbers")
+        kind = str(probe.kernels or probe.dtype).removeprefix("torch.")
+        fewer = "call torch.set_num_threads(1), " * (probe.threads > 1)
+        return ValueError(
+            f"batch_invariant=True cannot be kept on this CPU: with {probe.threads} threads the "
+            f"kernel {kind} for {probe.inputs} inputs and {probe.outputs} outputs gives a row "
+            f"other bits in a call of {rows} rows. Use dtype='float32', {fewer}or set "
+            "batch_invariant=False."
+        )
+
+
+def _filled_up(count: int) -> int:
+    """The number of rows in a call for so many."""
+    return max(FEWEST_ROWS, rounded_up(count))
 
 
 def _call_with(
