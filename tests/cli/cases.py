@@ -1,6 +1,7 @@
 """Every command with small data: what the suites over all commands run."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import typer
 from hf_bert_impl.cli import app
 from tests.encoders.cases import save_family
 from tests.support.checkpoints import save_checkpoint
+from tests.support.commands import Result
 from tests.support.damage import DEEP, cut, fields, save_usable, write
 from tests.tasks.senteval_folder import write_senteval
 
@@ -116,3 +118,19 @@ def make_place(place: Path) -> Path:
 def tree(folder: Path) -> dict[Path, bytes | None]:
     """Every file below with its content, and every folder."""
     return {file: file.read_bytes() if file.is_file() else None for file in folder.rglob("*")}
+
+
+def one_error_line(result: Result, *words: str) -> None:
+    """Checks that a command failed for bad input, with a one-line message that has these words."""
+    assert (result.status, result.out) == (2, "")
+    assert result.err.startswith("error: ") and result.err.count("\n") == 1
+    for word in words:
+        assert word in result.err
+
+
+def paths_in(command: str) -> Iterator[tuple[list[str], str, list[str]]]:
+    """Each path that a command reads or writes, with the words before and after it."""
+    words, start = RUNS[command].split(), len(command.split())
+    for number, word in enumerate(words[start:], start):
+        if word.startswith("new/") or Path(word).exists():
+            yield words[:number], word, words[number + 1 :]

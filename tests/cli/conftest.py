@@ -83,18 +83,3 @@ def interrupt(hf_bert, monkeypatch) -> Callable[..., Result]:
         return result
 
     return interrupt
-
-
-@pytest.fixture
-def one_error_line() -> Callable[..., None]:
-    """Check that a command failed for bad input, with a one-line message that has these words."""
-
-    def check(result: Result, *words: str) -> None:
-        assert result.status == 2
-        assert result.out == ""
-        assert result.err.startswith("error: ")
-        assert result.err.count("\n") == 1
-        for word in words:
-            assert word in result.err
-
-    return check

@@ -6,10 +6,11 @@ import pytest
 from pyarrow.parquet import read_table
 
 from hf_bert_impl.distributed.job import Job
+from tests.cli.cases import one_error_line
 from tests.distributed.results import finished, rejects
 
 
-def test_classify(hf_bert, one_error_line, place):
+def test_classify(hf_bert, place):
     out, keys = place / "new/out", ["k0", "k1", "k2", "k3"]
     rows = [{"key": key, "text": f"the river {key}"} for key in keys]
     rows.append({"key": "k4", "text": None})
@@ -34,9 +35,7 @@ def test_classify(hf_bert, one_error_line, place):
 
 
 @pytest.mark.parametrize("removed", [0, 2, 9])
-def test_killed_after_the_output_was_written(
-    hf_bert, interrupt, one_error_line, place, monkeypatch, removed
-):
+def test_killed_after_the_output_was_written(hf_bert, interrupt, place, monkeypatch, removed):
     """While it removed its parts: the same command removes the rest, and computes nothing."""
     out = place / "new/o.parquet"
     command = ("classify", "BertForSequenceClassification", "texts.txt", "-o", out)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hf_bert_impl.files.lock import output_lock
-from tests.cli.cases import COMMANDS, RUNS, options_of, tree
+from tests.cli.cases import COMMANDS, RUNS, one_error_line, options_of, paths_in, tree
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -36,7 +36,7 @@ def skip_without_packages(command: str) -> None:
         pytest.importorskip("onnxscript", reason="pip install -e '.[export]'")
 
 
-def refused(hf_bert, one_error_line, line: str, words: str = "") -> None:
+def refused(hf_bert, line: str, words: str = "") -> None:
     """One line, status 2 and no file."""
     before = tree(Path("new"))
     result = hf_bert(*shlex.split(line))
@@ -46,19 +46,15 @@ def refused(hf_bert, one_error_line, line: str, words: str = "") -> None:
 
 
 @pytest.mark.parametrize("command", sorted(RUNS))
-def test_a_link_to_itself(hf_bert, one_error_line, place, command):
+def test_a_link_to_itself(hf_bert, place, command):
     """In place of each path that a command reads or writes, and of that path's folder."""
     skip_without_packages(command)
-    words, start = shlex.split(RUNS[command]), len(command.split())
-    for number, word in enumerate(words):
-        if number < start or not (word.startswith("new/") or Path(word).exists()):
-            continue
+    for before, word, after in paths_in(command):
         ring = Path(f"ring{Path(word).suffix}")
         if not ring.is_symlink():
             ring.symlink_to(ring)
         for path in (f"./{ring}", f"./{ring}/{Path(word).name}"):
-            line = shlex.join([*words[:number], path, *words[number + 1 :]])
-            refused(hf_bert, one_error_line, line)
+            refused(hf_bert, shlex.join([*before, path, *after]))
 
 
 EXPORT = "export BertForMaskedLM -o new/out --format"
@@ -75,12 +71,10 @@ EXPORT = "export BertForMaskedLM -o new/out --format"
         ("serve BertModel", ["uvicorn"], "serve"),
     ],
 )
-def test_a_missing_library_names_its_extra(
-    hf_bert, one_error_line, place, monkeypatch, line, missing, extra
-):
+def test_a_missing_library_names_its_extra(hf_bert, place, monkeypatch, line, missing, extra):
     for name in missing:
         monkeypatch.setitem(sys.modules, name, None)
-    refused(hf_bert, one_error_line, line, f"pip install -e '.[{extra}]'")
+    refused(hf_bert, line, f"pip install -e '.[{extra}]'")
 
 
 # --- JSON ------------------------------------------------------------------------------------
@@ -125,7 +119,7 @@ def output_of(command: str) -> Path:
 
 
 @pytest.mark.parametrize("name", sorted(INSIDE.keys() - {"answer"}))
-def test_two_writers(hf_bert, one_error_line, place, monkeypatch, name):
+def test_two_writers(hf_bert, place, monkeypatch, name):
     """The second is refused before any work, also where it may replace what is there."""
     skip_without_packages(name)
     out = output_of(name)
@@ -187,7 +181,7 @@ def test_stopped(hf_bert, place, monkeypatch, name):
         "evaluate sts BertModel sts.tsv --plot new/out.svg",
     ],
 )
-def test_a_full_disk(hf_bert, one_error_line, place, line, largest_file):
+def test_a_full_disk(hf_bert, place, line, largest_file):
     with largest_file(16):
         result = hf_bert(*line.split())
     one_error_line(result)

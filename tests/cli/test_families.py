@@ -10,6 +10,7 @@ from sentence_transformers import SentenceTransformer
 
 from hf_bert_impl.encoders.forward import Forward
 from hf_bert_impl.inference.loading import load_tokenizer
+from tests.cli.cases import one_error_line
 from tests.encoders.cases import save_family
 from tests.support.damage import fields
 
@@ -49,7 +50,7 @@ def test_verify(hf_bert, save, prefix, head, packed):
     assert ("fp32 sdpa holes" in {row["case"] for row in report["rows"]}) is (prefix != "MPNet")
 
 
-def test_embed(hf_bert, save, prefix, packed, one_error_line, write, tmp_path):
+def test_embed(hf_bert, save, prefix, packed, write, tmp_path):
     """The pooler may be missing. A layer's weight may be neither missing nor of another size."""
     folder, texts = save(f"{prefix}ForTokenClassification"), write("texts.txt", "\n".join(TEXTS))
     command = ("embed", folder, texts, "-o", tmp_path / "vectors.npy", "--overwrite")

@@ -3,6 +3,8 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ import torch
 from hf_bert_impl.cli import main, verify
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.training import launch
-from tests.cli.cases import RUNS
+from tests.cli.cases import RUNS, paths_in
 
 
 def test_the_shell_sees_help_at_once_and_one_line_of_errors():
@@ -39,13 +41,12 @@ def test_wrong_paths_are_told_without_torch(place):
     }
     lines |= {"evaluate squad predictions.json squad.json --na-prob none"}
     for name, line in RUNS.items():
-        words = line.split()
-        first = len(name.split())
-        for number in range(first, len(words)):
-            if (place / words[number]).exists():
-                lines.add(" ".join((*words[:number], "./none", *words[number + 1 :])))
-        if (place / words[first] / "config.json").exists() and name not in ("inspect", "convert"):
-            lines.add(" ".join((*words[:first], "new", *words[first + 1 :])))
+        for before, word, after in paths_in(name):
+            if not word.startswith("new/"):
+                lines.add(" ".join((*before, "./none", *after)))
+        model = line.split()[len(name.split())]
+        if Path(model, "config.json").exists() and name not in ("inspect", "convert"):
+            lines.add(line.replace(f"{name} {model}", f"{name} new"))
     code = (
         "import sys; sys.modules['torch'] = None; from hf_bert_impl.cli import main;"
         "sys.exit(any([main(line.split()) != 2 for line in sys.argv[1:]]))"
@@ -104,10 +105,7 @@ def test_version_help_and_traceback(hf_bert, tmp_path):
     ],
 )
 def test_errors_by_kind(hf_bert, monkeypatch, error, status, words):
-    def fail(*arguments, **options):
-        raise error
-
-    monkeypatch.setattr(verify, "open_checkpoint", fail)
+    monkeypatch.setattr(verify, "open_checkpoint", Mock(side_effect=error))
     result = hf_bert("verify", "x")
     assert result.status == status
     assert result.err.startswith(words)
@@ -116,13 +114,9 @@ def test_errors_by_kind(hf_bert, monkeypatch, error, status, words):
 
 
 def test_arguments_are_said_as_options(hf_bert, monkeypatch):
-    def fail(*_, **__):
-        message = (
-            "dtype is 3: `dtype='y'`, `allow_nan=True` or `check=False` of the `model`, `head`"
-        )
-        raise InputError(message, "dtype dtype='y' allow_nan=True check=False model")
-
-    monkeypatch.setattr("hf_bert_impl.conversion.convert", fail)
+    message = "dtype is 3: `dtype='y'`, `allow_nan=True` or `check=False` of the `model`, `head`"
+    error = InputError(message, "dtype dtype='y' allow_nan=True check=False model")
+    monkeypatch.setattr("hf_bert_impl.conversion.convert", Mock(side_effect=error))
     said = "--dtype is 3: --dtype y, --allow-nan or --no-check of the MODEL, `head`"
     assert hf_bert("convert", "a", "-o", "b") == (2, "", f"error: {said}\n")
 

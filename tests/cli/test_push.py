@@ -1,6 +1,7 @@
 """`hf-bert push`, and `--push-to-hub` of the commands that train: what is written and said."""
 
 import json
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from huggingface_hub import ModelCard
 
 from hf_bert_impl.hub import pushing, uploading
 from hf_bert_impl.training import launch
-from tests.cli.cases import RUNS
+from tests.cli.cases import RUNS, one_error_line
 from tests.support.checkpoints import JAPANESE, LETTERS, name_tokenizer
 from tests.support.damage import fields
 
@@ -28,7 +29,7 @@ def test_what_the_check_finds(hf_bert, save_tiny, tmp_path, unchecked):
     assert "not published" in printed and "bert.pooler.dense.bias" in printed
 
 
-def test_what_is_not_published(hf_bert, one_error_line, save_tiny, tmp_path):
+def test_what_is_not_published(hf_bert, save_tiny, tmp_path):
     """Random weights, and a tokenizer's own code, which does not run."""
     source, folder = save_tiny("BertModel"), tmp_path / "out"
     fields("config.json", architectures=["BertForTokenClassification"])(source)
@@ -43,10 +44,7 @@ def test_what_is_not_published(hf_bert, one_error_line, save_tiny, tmp_path):
 
 
 def test_an_interrupt(hf_bert, save_tiny, monkeypatch):
-    def interrupted(*args, **options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(pushing, "open_repository", interrupted)
+    monkeypatch.setattr(pushing, "open_repository", Mock(side_effect=KeyboardInterrupt))
     result = hf_bert("push", save_tiny(), "me/tiny")
     assert result.status == 130
     assert "run the same command again" in result.err
@@ -88,7 +86,7 @@ TRAINED = {"finetune": "BertForSequenceClassification", "pretrain": "BertForPreT
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_pushed_after_training(hf_bert, one_error_line, place, monkeypatch, name):
+def test_pushed_after_training(hf_bert, place, monkeypatch, name):
     """The place is looked at before; the model, its tokenizer and its folder go there."""
     calls, out = [], place / "new" / "out"
     if name == "finetune":  # its launcher restarts it

@@ -9,19 +9,16 @@ from hf_bert_impl import BertForMaskedLM
 from hf_bert_impl.inference import loading
 from hf_bert_impl.model import kernels
 from hf_bert_impl.parity import batch_invariance
+from tests.cli.cases import one_error_line
 
 
 @pytest.mark.parametrize(
     ("head", "fields"),
     [
-        pytest.param("SequenceClassification", {"num_labels": 1}, id="one number"),
-        pytest.param("SequenceClassification", {"problem_type": "regression"}, id="two numbers"),
-        pytest.param(
-            "SequenceClassification",
-            {"num_labels": 4, "problem_type": "multi_label_classification"},
-            id="labels beside each other",
-        ),
-        pytest.param("TokenClassification", {"num_labels": 1}, id="gradients are all zero"),
+        ("SequenceClassification", {"num_labels": 1}),
+        ("SequenceClassification", {"problem_type": "regression"}),  # of two numbers
+        ("SequenceClassification", {"num_labels": 4, "problem_type": "multi_label_classification"}),
+        ("TokenClassification", {"num_labels": 1}),  # its gradients are all zero
     ],
 )
 def test_every_kind_of_labels(hf_bert, save_tiny, head, fields):
@@ -81,7 +78,7 @@ def test_what_differs_is_named(hf_bert, save_tiny, monkeypatch):
 
 
 @pytest.mark.skipif(kernels.why_no_kernels(torch.float32) is not None, reason="torch lacks oneDNN")
-def test_batch_invariance(hf_bert, one_error_line, save_tiny, monkeypatch):
+def test_batch_invariance(hf_bert, save_tiny, monkeypatch):
     """One bit is a failure; without the option bits change, so the comparison finds something."""
     monkeypatch.setattr(batch_invariance, "TEXTS", 11)
     monkeypatch.setattr(batch_invariance, "SIZES", (4, 11))

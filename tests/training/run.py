@@ -7,6 +7,7 @@ through the N-th file that torch writes.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -24,35 +25,29 @@ from tests.training.cases import task_of, write_history
 
 
 class StopAt(TrainerCallback):
-    def __init__(self, step: int | None) -> None:
-        self.step = step
+    """Interrupts a run when it begins a step.
+
+    With a file `killed` it kills the last process instead, unless that was done before.
+    """
+
+    def __init__(self, step: int | None, killed: Path | None = None) -> None:
+        self.step, self.killed = step, killed
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        if state.global_step == self.step:
+        if state.global_step != self.step:
+            return
+        if self.killed is None:
             raise KeyboardInterrupt
-
-
-class DieAt(TrainerCallback):
-    """Kills the last process when it begins a step, unless that was done before."""
-
-    def __init__(self, step: int | None, done: Path) -> None:
-        self.step, self.done = step, done
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        is_last = args.process_index == args.world_size - 1
-        if is_last and state.global_step == self.step and not self.done.exists():
-            self.done.touch()
+        if args.process_index == args.world_size - 1 and not self.killed.exists():
+            self.killed.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 def kill_in_write(number: int) -> None:
-    save = torch.save
-    count = 0
+    save, calls = torch.save, itertools.count(1)
 
     def half_save(obj: Any, f: Any, *args: Any, **rest: Any) -> None:
-        nonlocal count
-        count += 1
-        if count == number:
+        if next(calls) == number:
             Path(f).write_bytes(b"half a file")
             os.kill(os.getpid(), signal.SIGKILL)
         save(obj, f, *args, **rest)
@@ -88,7 +83,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for fields in json.loads(Path(sys.argv[1]).read_text()):
         done = Path(fields["output"]).with_suffix(".killed")
-        stops = [StopAt(fields.pop("stop_at", None)), DieAt(fields.pop("die_at", None), done)]
+        stops = [StopAt(fields.pop("stop_at", None)), StopAt(fields.pop("die_at", None), done)]
         fields["output"] = Path(fields["output"])
         with contextlib.suppress(KeyboardInterrupt):
             if "task" in fields:

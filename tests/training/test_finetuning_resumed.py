@@ -1,6 +1,7 @@
 """Fine-tuning that is interrupted or killed, and resumes to the same bits; or is spoilt."""
 
 import json
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -11,26 +12,12 @@ from hf_bert_impl.training import finetuning, finetuning_output
 from hf_bert_impl.training.finetuning_trainer import FinetuningTrainer
 from hf_bert_impl.training.resumable_trainer import TrainingDiverged
 from tests.training.cases import run_apart, same_weights, task_of
+from tests.training.run import StopAt
 
 
-@pytest.fixture
-def interrupt(monkeypatch):
-    """Runs until the call of this number of a function, which raises KeyboardInterrupt."""
-
-    def interrupt(run, target, name, number):
-        real, calls = getattr(target, name), []
-
-        def counted(*args, **kwargs):
-            calls.append(name)
-            if len(calls) == number:
-                raise KeyboardInterrupt
-            return real(*args, **kwargs)
-
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(target, name, counted)
-            run()
-
-    return interrupt
+def interrupted(run, *arguments, **options):
+    with pytest.raises(KeyboardInterrupt):
+        run(*arguments, **options)
 
 
 def report_of(folder):
@@ -47,32 +34,34 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("with_validation", [True, False])
-def test_interrupted_again_and_again(run, tmp_path, interrupt, with_validation):
+def test_interrupted_again_and_again(run, tmp_path, with_validation):
     """Within an epoch, after the last one of a seed, in the next seed, and before the last move."""
     options = {"seeds": (5, 6), "epochs": 3.4, "batch_size": 9, "learning_rate": 4e-3}
     options |= {"early_stopping": 2, "metric": "f1"} if with_validation else {"validation": None}
     run(**options, output=tmp_path / "whole")
     work = tmp_path / "out.unfinished"
-    interrupt(lambda: run(**options), FinetuningTrainer, "training_step", 13)
+    interrupted(run, callbacks=[StopAt(12)], **options)
     options["resume"] = True
     newest = max((work / "seed-5").iterdir(), key=lambda place: place.stat().st_mtime)
     assert newest.name == "checkpoint-10"
-    interrupt(lambda: run(**options), finetuning, "write_results", 1)
-    interrupt(lambda: run(**options), FinetuningTrainer, "training_step", 8)
+    with patch.object(finetuning, "write_results", side_effect=KeyboardInterrupt):
+        interrupted(run, **options)
+    interrupted(run, callbacks=[StopAt(7)], **options)
     # Only the best model of the first seed is kept, and it was not trained again.
     assert len([*(work / "seed-5").iterdir()]) == 1
     assert [place.name for place in (work / "seed-6").iterdir()] == ["checkpoint-5"]
-    interrupt(lambda: run(**options), finetuning_output, "swap_in", 1)
+    with patch.object(finetuning_output, "swap_in", side_effect=KeyboardInterrupt):
+        interrupted(run, **options)
     run(**options)
     same(tmp_path / "whole", tmp_path / "out")
     assert not work.exists()
 
 
-def test_early_stopping_counts_the_epochs_before_the_interruption(run, monkeypatch, interrupt):
+def test_early_stopping_counts_the_epochs_before_the_interruption(run, monkeypatch):
     task, scores = task_of("classification"), iter([0.9, 0.5, 0.6, 0.7, 0.8])
     monkeypatch.setattr(type(task), "score", lambda *data: {"accuracy": next(scores)})
     options = {"epochs": 9, "batch_size": 20, "early_stopping": 2}
-    interrupt(lambda: run(task, **options), FinetuningTrainer, "training_step", 5)
+    interrupted(run, task, [StopAt(4)], **options)
     history = run(task, **options, resume=True)["training"]["history"]
     assert [entry["accuracy"] for entry in history] == [0.9, 0.5, 0.6]
 
@@ -93,12 +82,11 @@ def test_killed_and_resumed(tiny_bert, tmp_path, data, squad, task):
     same(tmp_path / "whole", tmp_path / "killed")
 
 
-def test_a_run_with_other_settings_is_not_resumed(run, data, interrupt):
+def test_a_run_with_other_settings_is_not_resumed(run, data):
     options = {"epochs": 2, "batch_size": 8, "resume": True}
     with pytest.raises(ValueError, match=r"no run to resume in .*out.unfinished: it has no run.js"):
         run(**options)
-    start = lambda: run(**options | {"resume": False})  # noqa: E731
-    interrupt(start, FinetuningTrainer, "training_step", 7)
+    interrupted(run, callbacks=[StopAt(6)], **options | {"resume": False})
     for changes, words in (
         ({"learning_rate": 1e-4}, "options.learning_rate was 5e-05, now 0.0001"),
         ({"gradient_accumulation": 2}, "options.gradient_accumulation was 1, now 2"),

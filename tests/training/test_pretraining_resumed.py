@@ -8,8 +8,8 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import hf_bert_impl
-from hf_bert_impl.training import checkpointing, resumable_trainer
-from hf_bert_impl.training.checkpointing import last_checkpoint
+from hf_bert_impl.training import resumable_trainer
+from hf_bert_impl.training.checkpointing import CheckpointError, SafetensorError, last_checkpoint
 from hf_bert_impl.training.pretraining import pretrain
 from tests.training.cases import SIZES, read_log, run_apart, same_weights
 from tests.training.run import StopAt
@@ -94,23 +94,20 @@ def test_resuming_another_run(plain, write, tmp_path):
         pretrain(run)
 
 
-LIBRARIES = {
-    "torch": (torch, "save", RuntimeError("[enforce fail at inline_container.cc:664] . pos 64")),
-    "safetensors": (
-        *(hf_bert_impl.BertForPreTraining, "save_pretrained"),
-        checkpointing.SafetensorError("I/O error: No space left on device"),
-    ),
-    "python": (resumable_trainer, "sync", OSError(28, "No space left on device")),
-}
-
-
 @pytest.mark.parametrize(
-    "library", [pytest.param("torch", marks=pytest.mark.slow), "safetensors", "python"]
+    ("target", "name", "error"),
+    [
+        pytest.param(
+            *(torch, "save", RuntimeError("[enforce fail at inline_container.cc:664] . pos 64")),
+            marks=pytest.mark.slow,
+        ),
+        (hf_bert_impl.BertForPreTraining, "save_pretrained", SafetensorError("No space left")),
+        (resumable_trainer, "sync", OSError(28, "No space left on device")),
+    ],
 )
-def test_disk_full(options, monkeypatch, library):
+def test_disk_full(options, monkeypatch, target, name, error):
     """One line; the checkpoint before stays, and the run resumes from it."""
     run = options()
-    target, name, error = LIBRARIES[library]
     real = getattr(target, name)
 
     def fail(*args, **kwargs):
@@ -121,7 +118,7 @@ def test_disk_full(options, monkeypatch, library):
     with monkeypatch.context() as patch:
         patch.setattr(target, name, fail)
         words = r"the checkpoint of step 8 could not be written to .*run .*checkpoint-4 is complete"
-        with pytest.raises(checkpointing.CheckpointError, match=words):
+        with pytest.raises(CheckpointError, match=words):
             pretrain(run)
     names = {file.name for file in run.output.iterdir()}
     assert names == {"checkpoint-4", "run.json", "tensorboard", "training_log.jsonl"}

@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from hf_bert_impl.cli import main
 from hf_bert_impl.distributed import job as jobs
+from tests.cli.cases import one_error_line
 from tests.cli.embed.cases import LINES, assert_complete, expected, give_input
 
 KILLS = 10
@@ -107,7 +108,7 @@ def test_the_same_command_resumes(hf_bert, interrupted, model, output, left, mor
 
 
 def test_the_token_budget_may_change_where_it_changes_no_bit(
-    hf_bert, interrupt, one_error_line, model, lines, output
+    hf_bert, interrupt, model, lines, output
 ):
     command = ("embed", model, lines, "-o", output, "--part-size", 1, "--json", "--batch-tokens")
     interrupt(2, *command, 50)
@@ -171,7 +172,7 @@ def test_stopped_while_the_parts_are_joined(hf_bert, model, lines, output, monke
     assert_complete(output, expected(model))
 
 
-def test_files_of_others_are_left_alone(hf_bert, one_error_line, interrupted, output, tmp_path):
+def test_files_of_others_are_left_alone(hf_bert, interrupted, output, tmp_path):
     """A newer output, a link, and what no interrupted run wrote beside it."""
     beside = output.with_name("vectors.npy.parts")
     parts = sorted(beside.iterdir())
@@ -193,9 +194,7 @@ def test_files_of_others_are_left_alone(hf_bert, one_error_line, interrupted, ou
 
 @pytest.mark.parametrize("ending", ["", ".rejects.jsonl"])
 @pytest.mark.parametrize("link", [None, os.symlink, os.link])
-def test_the_texts_are_no_output(
-    hf_bert, one_error_line, model, lines, output, monkeypatch, ending, link
-):
+def test_the_texts_are_no_output(hf_bert, model, lines, output, monkeypatch, ending, link):
     text = lines.read_text()
     beside = output.with_name(output.name + ending)
     lines.rename(beside)
