@@ -58,16 +58,6 @@ def test_signatures(form):
     assert [path for path in files if known.is_file(path)] == named
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_no_file(form, tmp_path):
-    os.mkfifo(tmp_path / "pipe")  # opening it would wait for a writer
-    (tmp_path / "empty").touch()
-    for name in ("pipe", "empty", "nothing", "", "x" * 5000, "a\0b", "nothing.json"):
-        with pytest.raises(InputError):
-            read(form, tmp_path / name)
-        assert not FORMATS[form].is_file(tmp_path / name)
-
-
 def test_flax_arrays_in_pieces(tmp_path):
     """As flax.serialization cuts: flat, as many elements as fit, the last piece shorter."""
 

@@ -16,12 +16,9 @@ from hf_bert_impl.parity import ParityRow
     ("content", "words"),
     [
         (b" \n", "x is empty. It should be a list: restore"),
-        (b"{}\0", "x is not JSON"),
         (b'"caf\xe9"', "x is not UTF-8"),
         (b"null", "x holds null. It should be a list"),
-        (b'{"a": 1}', "x holds a dict"),
         (b"9" * 5000, "x is not JSON"),
-        (b'{"a": ' * 50_000, "nested too deeply"),
         (None, "There is no file"),
     ],
 )

@@ -48,12 +48,6 @@ def optimizer_step(site: Site) -> None:
     site.model.zero_grad()
 
 
-def write_by_numpy(site: Site) -> None:
-    weight = site.module.weight.data
-    array = (weight.view(torch.int16) if weight.dtype == torch.bfloat16 else weight).numpy()
-    array[:] = array[::-1].copy()
-
-
 def write_a_part(site: Site) -> None:
     """Which a prepared model does not detect."""
     site.module.weight.data[1:3].fill_(0.4)
@@ -126,7 +120,6 @@ WEIGHTS = {
         torch.arange(s.module.weight.shape[1]) % 3 == 0  # the first number stays
     ),
     "data of a bias": lambda s: s.layer.output.dense.bias.data.mul_(1.5),
-    "NumPy": write_by_numpy,
     "data swapped": swap_data,
 }
 #: Changes of weights that need all attention heads, so none may be pruned.
