@@ -146,7 +146,8 @@ def test_load_any_equals_convert(results, source):
 def test_format_is_told_by_content(tmp_path):
     shutil.copy(FIXTURES / "flax/config.json", tmp_path)
     shutil.copy(FIXTURES / "flax/flax_model.msgpack", tmp_path / "pytorch_model.bin")
-    (tmp_path / "train.epoch3.log").write_text("loss 2.5")
+    for name in ("train.epoch3.log", "optimizer.pt"):  # of a training loop
+        (tmp_path / name).write_text("loss 2.5")
     assert convert(tmp_path, tmp_path / "out", check=False).source["format"] == "flax"
 
 

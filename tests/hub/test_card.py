@@ -63,7 +63,7 @@ def test_a_new_card_has_metadata_usage_and_figures(facts, tmp_path):
 
 def test_the_snippets_are_python(facts):
     for options in ({}, {"code": False}, {"has_tokenizer": False}):
-        for fields in ({}, {"position_embedding_type": "relative_key"}):
+        for fields in ({}, {"position_embedding_type": "relative_key"}, {"pruned_heads": {0: [0]}}):
             text = written(facts(fields=fields, **options)).text
             snippet = text.partition("```python\n")[2].partition("```")[0]
             compile(snippet, "card", "exec")
