@@ -49,14 +49,11 @@ CLASSES = [
 ]
 
 
-def prefix_of(name: str) -> str:
-    return max((prefix for prefix in ALL if name.startswith(prefix)), key=len)
-
-
 def random_config(name: str, seed: int, **fields: Any) -> Any:
     """A small config of odd sizes by seed, without dropout."""
     rng = random.Random(f"{seed} {name}")
-    prefix, heads = prefix_of(name), rng.choice([1, 2, 3, 5])
+    prefix = max((prefix for prefix in ALL if name.startswith(prefix)), key=len)
+    heads = rng.choice([1, 2, 3, 5])
     values: dict[str, Any] = {
         "vocab_size": rng.choice([61, 97, 131]),
         "hidden_size": heads * rng.choice([6, 8, 10, 14]),

@@ -42,21 +42,11 @@ class DropPath(nn.Module):
         return states * keep[:, None, None]
 
 
-class Wrapped(nn.Module):
-    """Has none of the inner module's attributes: no weight, no num_embeddings."""
-
-    def __init__(self, inner):
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, states):
-        return self.inner(states)
-
-
 def wrap_all(module, kinds):
+    """Hides attributes: a wrapper has no weight, no num_embeddings."""
     for name, child in list(module.named_children()):
         if isinstance(child, kinds):
-            setattr(module, name, Wrapped(child))
+            setattr(module, name, nn.Sequential(child))
         else:
             wrap_all(child, kinds)
 

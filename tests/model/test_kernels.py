@@ -64,6 +64,18 @@ def test_int8_forms(name, for_int8):
         assert product(rows[:0]).shape == (0, 31)
 
 
+@torch.no_grad()
+def test_int8_after_a_gelu(for_int8):
+    """A token of a text may be far larger than the random ones that are tried."""
+    chosen, _ = for_int8
+    torch.manual_seed(4)
+    states, layers = nn.functional.gelu(torch.randn(4, 32, 60)), (nn.Linear(60, 31),)
+    form = try_forms(nn.Sequential(*layers), states, [layers], chosen.limit)[layers]
+    product, rows = chosen.pack(*layers, form=form), states[0].clone()
+    rows[0] *= 200
+    torch.testing.assert_close(product(rows)[1:], product(states[0])[1:])
+
+
 @pytest.mark.parametrize(
     ("dtype", "check", "said"),
     [

@@ -77,6 +77,13 @@ def test_multi_label_and_regression_count_numbers(kind):
         assert found == pytest.approx(expected, rel=1e-6)
 
 
+def test_a_batch_without_labels_has_no_loss():
+    """A mean over no items would be NaN, and end a training run."""
+    model, batch = model_and_batch("BertForMaskedLM", 2)
+    labels = torch.full_like(batch["input_ids"], -100)
+    assert model(**batch, labels=labels).loss == model.train()(**batch, labels=labels).loss == 0
+
+
 def test_shifted_labels_may_be_given():
     model, batch = model_and_batch("BertLMHeadModel", 1, "none")
     labels = batch["input_ids"]

@@ -42,11 +42,6 @@ def ones() -> torch.Tensor:
     return torch.ones(1, TOTAL, dtype=torch.long)
 
 
-def through() -> torch.Tensor:
-    """The positions of one sequence."""
-    return torch.arange(TOTAL)[None]
-
-
 #: Ways to say where the sequences are.
 GIVEN = {
     "positions": lambda: {"position_ids": positions()},
@@ -54,7 +49,7 @@ GIVEN = {
     "totals": lambda: {"cu_seq_lens_q": totals(), "max_length_q": 8},
     "totals, ones": lambda: {"cu_seq_lens_q": totals(), "attention_mask": ones()},
     # Totals say where a sequence ends, positions only what is added to a token.
-    "totals, positions through": lambda: {"cu_seq_lens_q": totals(), "position_ids": through()},
+    "totals, through": lambda: {"cu_seq_lens_q": totals(), "position_ids": positions((TOTAL,))},
     "all": lambda: {
         "position_ids": positions(),
         **dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), totals()),
