@@ -95,6 +95,7 @@ def test_what_upstream_would_compute_wrongly_does_not_load_there(tmp_path, field
         ({"per_layer_config": {0: {"intermediate_size": 64}}}, "per_layer_config is not valid"),
         ({"pruned_heads": {12: [0]}}, "pruned_heads"),
         ({"pruned_heads": {0: [12]}}, "pruned_heads"),
+        ({"pruned_heads": {0: [1, 1]}}, "different heads"),
         ({"variant": "codertim"}, "variant='codertim' is not valid; use one of bert, codertimo"),
         *(
             (CODERTIMO_FIELDS | fields, said)
