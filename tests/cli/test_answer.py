@@ -52,14 +52,15 @@ def test_options_reach_the_pipeline(hf_bert, model, pipe, write):
 def test_table(hf_bert, model, pipe, write, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     short = write("short.yaml", "max_question_len: 1")
-    asked = ("--question", "a\nb?", "--context", CONTEXT, "--config", short, "--top-k", 2)
+    context = f"{CONTEXT} {CONTEXT}"
+    asked = ("--question", "a\nb?", "--context", context, "--config", short, "--top-k", 2)
     result = hf_bert("answer", model, *asked)
     assert result.err.startswith("note: questions cut after max_question_len=1 tokens: 1 of 1")
-    best, second = pipe(question="a\nb?", context=CONTEXT, top_k=2, max_question_len=1)
+    best, second = pipe(question="a\nb?", context=context, top_k=2, max_question_len=1)
     for words in ("a b?", f"{best['start']}–{best['end']}", f"{second['score']:.4f}"):
         assert words in result.out
     for start, end in ((it["start"], it["end"]) for it in (best, second)):
-        assert f" {CONTEXT[max(start - 24, 0) : end + 24].strip()}" in result.out.replace("…", " ")
+        assert f" {context[max(start - 24, 0) : end + 24].strip()} " in result.out.replace("…", " ")
 
 
 def test_no_answer(hf_bert, model, write):

@@ -57,7 +57,8 @@ def test_an_interrupted_run_on_glue(hf_bert, place, monkeypatch):
 
 
 def test_pretraining_shows_lines_and_a_table(hf_bert, place):
-    (place / "run.yaml").write_text("cache_dir: cache\nlogging_steps: 2\n")
+    settings = "cache_dir: cache\nlogging_steps: 2\nweight_decay: 1e-2\n"
+    (place / "run.yaml").write_text(settings + "sizes: {num_hidden_layers: 3}\n")  # with --layers 1
     result = hf_bert(*PRETRAIN, "--validation-share", 0.4)
     for name in ("4 steps", "mlm loss", "nsp accuracy", "perplexity", "unigram entropy"):
         assert name in result.words

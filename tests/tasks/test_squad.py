@@ -38,6 +38,13 @@ def test_figures_of_the_official_scripts(fixtures_dir):
         assert scores == case["official"] and found["total"] == len(case["answers"])
 
 
+def test_answers_without_words():
+    """v1.1 counts common words, and there is none; in v2.0 such answers agree."""
+    for version, f1 in ((1, 0), (2, 100)):
+        found = evaluate_predictions(squad_of({"q": ["the"]}, version), {"q": "a"})
+        assert (found["exact"], found["f1"]) == (100, f1)
+
+
 # --- the threshold ---------------------------------------------------------------------------
 
 QUESTIONS = st.lists(
