@@ -51,15 +51,17 @@ def same_weights(one: Path, other: Path) -> bool:
 class Recipe(TrainerCallback):
     """Keeps the rates in thousandths, and what the optimizer does to each parameter."""
 
-    def __init__(self):
-        self.rates, self.groups = [], {}
+    def __init__(self) -> None:
+        self.rates: list[float] = []
+        self.groups: dict[str, tuple[float, float]] = {}
 
-    def on_log(self, args, state, control, logs, **rest):
+    def on_log(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        logs = rest["logs"]
         self.rates += [1000 * logs["learning_rate"]] if "learning_rate" in logs else []
 
-    def on_step_end(self, args, state, control, model, optimizer, **rest):
-        names = {id(parameter): name for name, parameter in model.named_parameters()}
-        for group in optimizer.param_groups:
+    def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        names = {id(parameter): name for name, parameter in rest["model"].named_parameters()}
+        for group in rest["optimizer"].param_groups:
             for parameter in group["params"]:
                 self.groups[names[id(parameter)]] = group["weight_decay"], group["eps"]
 
