@@ -170,7 +170,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     @functools.cache
     def folder(name: str, num_labels: int = 2) -> str:
         place = tmp_path_factory.mktemp("models") / name
-        fields = {"num_labels": num_labels, "initializer_range": 0.4}
+        fields: dict[str, Any] = {"num_labels": num_labels, "initializer_range": 0.4}
         return str(save_checkpoint(place, name, **fields))
 
     return folder

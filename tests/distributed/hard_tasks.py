@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 from hf_bert_impl.distributed import EmbedTexts
 
@@ -20,13 +21,22 @@ class Hard(EmbedTexts):
         deadly: A text that ends the process.
     """
 
-    def __init__(self, model, column="text", *, seconds=0.0, pids="", failing=(), deadly=""):
+    def __init__(
+        self,
+        model: str,
+        column: str = "text",
+        *,
+        seconds: float = 0.0,
+        pids: str = "",
+        failing: tuple[str, ...] = (),
+        deadly: str = "",
+    ) -> None:
         super().__init__(model, column)
         self.seconds, self.failing, self.deadly = seconds, failing, deadly
         if pids:
             Path(pids, str(os.getpid())).touch()
 
-    def compute(self, *texts):
+    def compute(self, *texts: list[str]) -> tuple[Any, ...]:
         time.sleep(self.seconds)
         if self.deadly in texts[0]:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -98,7 +98,15 @@ def _inner(value: Any) -> Any:
     return value._numbers if isinstance(value, There) else value
 
 
-def varlen_attn(query, key, value, totals_q, totals_k, longest_q, longest_k):
+def varlen_attn(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    totals_q: Tensor,
+    totals_k: Tensor,
+    longest_q: int,
+    longest_k: int,
+) -> Any:
     """In place of torch's: the arguments that its releases share, and the checks of its kernel."""
     assert all(x.is_contiguous() and x.ndim == 3 for x in (query, key, value))
     lengths = []
