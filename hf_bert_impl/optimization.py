@@ -94,7 +94,7 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
         for bert in berts:
             prepare(bert, dtype, callers[bert])
         for encoder in encoders:
-            use_packed_loop(encoder)
+            use_packed_loop(encoder.eval())
             if encoder.model_type == "SparseEncoder":
                 for fold in splade_folds(encoder):
                     fold.enable()

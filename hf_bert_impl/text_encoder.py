@@ -369,7 +369,6 @@ def optimize_encoder(
     check_finite(encoder, path)  # a narrower type can make weights infinite
     if any(getattr(model.config, "batch_invariant", False) for model in models):
         _keep_bits(encoder)
-    encoder.eval()
 
 
 @contextlib.contextmanager

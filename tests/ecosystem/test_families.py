@@ -76,7 +76,7 @@ def test_sentence_transformers(library, save, prefix, kind, monkeypatch, tmp_pat
 def test_a_sparse_encoder_stores_no_scores_of_tokens(library, save):
     model = library("sentence_transformers").SparseEncoder(save("BertForMaskedLM"), device="cpu")
     for change, has_scores in ((hf_bert_impl.optimize, False), (hf_bert_impl.restore, True)):
-        change(model).eval()
+        change(model)
         with torch.no_grad():
             features = model[0](model.preprocess(TEXTS[:1]))
         assert ("token_embeddings" in features) == has_scores
