@@ -145,6 +145,7 @@ H5 = {
         "'layer/out' is a link",
     ),
     "circle": (h5(lambda file: file.update(circle=file["/"])), "second name for one object"),
+    "again": (h5(lambda file: file.update(again=file["layer/good:0"])), "second name for one"),
     "tree in itself": (tree_in_itself(0), "the tree of a group contains itself"),
     "tree behind a block": (tree_in_itself(1024), "the tree of a group contains itself"),
     "numbers elsewhere": (
