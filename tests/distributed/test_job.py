@@ -109,6 +109,7 @@ def test_rows_that_cannot_be_computed_are_set_apart(job, expected):
     assert found[1]["reason"].endswith("rows.jsonl: the model failed \\ud83d")
     assert "line 5 of" in found[1]["reason"]
     good = [n for n in range(len(TEXTS)) if n not in (0, 4, 21, 52)]
+    assert [*finished(job.output)] == [IDS[n] for n in good]  # in their order
     assert np.array_equal(vectors(finished(job.output), [IDS[n] for n in good]), expected[good])
     fault = dataclasses.replace(job, task=Hard, options={**job.options, "failing": ("number",)})
     with pytest.raises(RuntimeError, match="the model"):  # and not 53 rejects

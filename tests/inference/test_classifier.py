@@ -78,6 +78,8 @@ def test_scores_of_each_problem(save):
 
 def test_what_is_refused(save):
     classifier = load(save("Bert"))
+    classifier.tokenizer.model_max_length = 9  # the tokenizer may cut earlier than the model
+    assert TextClassifier(classifier.model, classifier.tokenizer).max_length == 9
     assert classifier.logits([]).shape == (0, 3)
     for texts, pairs, error, words in (
         (["a", 1], None, TypeError, r"texts\[1\] is int"),

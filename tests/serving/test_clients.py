@@ -160,9 +160,10 @@ def test_openai(address, encoder, encoding_format):
 @pytest.mark.parametrize("path", ["", "/embed"])
 def test_feature_extraction_of_the_hub(hub, encoder, path):
     client, texts = hub("embed", path), [*TEXTS, LONG, ""]
-    for normalize in (True, False):
+    for normalize in (True, False, None):  # TEI's default, and the hub's
         found = client.feature_extraction(texts, normalize=normalize)
-        assert np.array_equal(found, encoder.encode(texts, normalize_embeddings=normalize))
+        is_normal = bool(path) if normalize is None else normalize
+        assert np.array_equal(found, encoder.encode(texts, normalize_embeddings=is_normal))
     short = client.feature_extraction(LONG, dimensions=7, truncate=True)
     options = {"truncate_dim": 7, "normalize_embeddings": True}
     assert np.array_equal(short, encoder.encode([LONG], **options))
