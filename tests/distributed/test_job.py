@@ -164,6 +164,10 @@ def test_a_missing_part_is_made_again(job, expected, rows, monkeypatch):
         patch.setattr(run, "computed_in", lambda model: "bfloat16 by another")
         with pytest.raises(InputError, match=r"computed in was float32.*, now bfloat16 by another"):
             run_job(job, resume=True)
+    with monkeypatch.context() as patch, pytest.raises(TypeError):  # stopped on the way
+        patch.setattr(jobs.Job, "compute", None)
+        run_job(job, resume=True)
+    assert not (job.output / jobs.MANIFEST).exists()
     report = run_job(job, resume=True)
     assert (report["parts_made"], report["parts"], report["resumed_from"]) == (1, 6, 44)
     assert file.read_bytes() == content
