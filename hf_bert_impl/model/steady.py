@@ -101,10 +101,10 @@ class SteadyProduct(Product):
     """Gives a row the same bits in any number of rows, at any place among them.
 
     A kernel may choose another order of summation for another number of rows. So rows are cut and
-    filled up to one of a few numbers. Before the first call with such a number,
-    a probe compares it with calls of `BLOCK_ROWS`, at every place. If any bit differs, more rows
-    are computed in calls of `BLOCK_ROWS`, and a call of fewer is refused. The names of kernel and
-    CPU do not matter.
+    filled up to one of a few numbers. Before the first call with such a number, a probe compares it
+    with calls of `BLOCK_ROWS`, at every place. If any bit differs, a call of more than `BLOCK_ROWS`
+    is divided into calls of that many, and a smaller one is refused. The names of kernel and CPU do
+    not matter.
 
     Args:
         product: The kernel.
@@ -116,8 +116,8 @@ class SteadyProduct(Product):
     def __init__(self, product: Product, probe: Probe) -> None:
         self.product, self.probe, self.dtype = product, probe, product.dtype
         self.copies_bias = product.copies_bias
-        # Which calls pass the probe: hashing a probe takes a time that can be measured.
-        self.passes: dict[tuple[int, Fused, bool, int], bool] = {}
+        # Whether calls pass the probe: hashing a probe takes a time that can be measured.
+        self.tried: dict[tuple[int, Fused, bool, int], bool] = {}
 
     def __call__(
         self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
@@ -125,8 +125,8 @@ class SteadyProduct(Product):
         """See `Product`.
 
         Raises:
-            ValueError: A row has other bits in a call of this size, or at another place in it, or
-                gradients are recorded of an activation that torch does not compute so.
+            ValueError: A row has other bits in a call of at most `BLOCK_ROWS`, or at another place
+                in it, or gradients are recorded of an activation that torch does not compute so.
         """
         if states.ndim != 2:
             return self.fitted(states, residual, activation)
@@ -141,7 +141,7 @@ class SteadyProduct(Product):
         outputs: list[Tensor] = []
         for part, addend in zip(parts, added, strict=True):
             size = _filled_up(len(part))
-            if not self._passes(size, activation, residual is not None):
+            if not self._keeps_bits(size, activation, residual is not None):
                 raise self._refusal(size, activation, residual is not None)
             outputs.append(_call_with(self.product, size, part, addend, activation))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
@@ -150,17 +150,18 @@ class SteadyProduct(Product):
         """The maximum number of rows in a call, such that the calls for `count` rows pass."""
         sizes = (_filled_up(min(count, MAX_ROWS)), _filled_up(count % MAX_ROWS))
         larger = (size for size in sizes if size > BLOCK_ROWS)
-        is_steady = all(self._passes(size, activation, has_residual) for size in larger)
+        is_steady = all(self._keeps_bits(size, activation, has_residual) for size in larger)
         return MAX_ROWS if is_steady else BLOCK_ROWS
 
-    def _passes(self, rows: int, activation: Fused, has_residual: bool) -> bool:
+    def _keeps_bits(self, rows: int, activation: Fused, has_residual: bool) -> bool:
         """Whether a call of so many rows gives each row the bits of calls of `BLOCK_ROWS`."""
         call = (rows, activation, has_residual, torch.get_num_threads())
-        if call not in self.passes:
-            self.passes[call] = _passes(self._probe(activation, has_residual), rows)
-        return self.passes[call]
+        if call not in self.tried:
+            self.tried[call] = _passes(self._probe(activation, has_residual), rows)
+        return self.tried[call]
 
     def _probe(self, activation: Fused, has_residual: bool) -> Probe:
+        """The probe of a call."""
         threads = torch.get_num_threads()
         return replace(
             self.probe, activation=activation, has_residual=has_residual, threads=threads
