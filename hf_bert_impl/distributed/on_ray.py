@@ -15,7 +15,7 @@ from typing import Any
 
 from hf_bert_impl.data.vector_table import arrow_table
 from hf_bert_impl.distributed.job import Job, JobRow
-from hf_bert_impl.encoders.weights import computed_in
+from hf_bert_impl.encoders.weights import precision_in
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require, set_up_ray
 from hf_bert_impl.files.atomic import atomic_file
@@ -37,9 +37,9 @@ class Computing:
 
     def __init__(self, job: Job, precision: str) -> None:
         self.job, self.task = job, job.task(**job.options)
-        if computed_in(self.task.model) != precision:
+        if precision_in(self.task.model) != precision:
             raise InputError(
-                f"A worker computes in {computed_in(self.task.model)}, and the job began in "
+                f"A worker computes in {precision_in(self.task.model)}, and the job began in "
                 f"{precision}. Choose a `dtype`, or use machines of one kind.",
                 "dtype",
             )

@@ -26,7 +26,7 @@ from hf_bert_impl.distributed.job import (
     JobRow,
 )
 from hf_bert_impl.distributed.on_ray import run_on_ray
-from hf_bert_impl.encoders.weights import computed_in
+from hf_bert_impl.encoders.weights import precision_in
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.files.json_files import to_json
@@ -79,7 +79,7 @@ def run_job(
         if usable is None:
             raise InputError(opening[0][0].problem)
         task = job.task(**job.options)
-        settings[COMPUTED] = report["precision"] = computed_in(task.model)
+        settings[COMPUTED] = report["precision"] = precision_in(task.model)
         if job.check(settings, resume, overwrite):
             job.discard()
         (job.folder / MANIFEST).unlink(missing_ok=True)

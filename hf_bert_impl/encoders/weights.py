@@ -150,6 +150,12 @@ def computed_in(model: Any) -> str:
     return str(model.dtype).removeprefix("torch.") if kernels is None else str(kernels)
 
 
+def precision_in(model: Any) -> str:
+    """The same without the kernels, which are chosen by measured times, in each process anew."""
+    kernels = prepared_kernels(model)
+    return computed_in(model) if kernels is None else kernels.precision
+
+
 def restore_weights(model: Any) -> None:
     """Undoes `prepare`: drops packed weights and gives the original weights back."""
     drop_prepared(model)

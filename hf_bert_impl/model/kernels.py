@@ -87,12 +87,16 @@ class Kernels:
         few = 0 if self.batch_invariant else FEW_ROWS
         return FloatProduct(layers, self.most_rows, math.inf if has_avx512() else few)
 
+    @property
+    def precision(self) -> str:
+        """The dtype, and its range if that is smaller."""
+        return str(self.dtype).removeprefix("torch.") + " (weights of 7 bits)" * (self.limit < 127)
+
     def __str__(self) -> str:
-        kind = str(self.dtype).removeprefix("torch.") + " (weights of 7 bits)" * (self.limit < 127)
         if self.few_rows:
-            return f"{kind} by fbgemm up to {self.few_rows} rows, beyond by onednn"
+            return f"{self.precision} by fbgemm up to {self.few_rows} rows, beyond by onednn"
         beyond = f" up to {self.most_rows} rows, beyond by torch"
-        return f"{kind} by onednn{beyond * (self.most_rows < math.inf)}"
+        return f"{self.precision} by onednn{beyond * (self.most_rows < math.inf)}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _chosen_here, (self.dtype, self.batch_invariant)

@@ -15,6 +15,7 @@ from hf_bert_impl.distributed import job as jobs
 from hf_bert_impl.distributed.job import LONGEST_TEXT
 from hf_bert_impl.distributed.run import run_job
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.model import kernels
 from tests.distributed.conftest import IDS
 from tests.distributed.hard_tasks import Hard
 from tests.distributed.results import finished, rejects, vectors
@@ -161,7 +162,7 @@ def test_a_missing_part_is_made_again(job, expected, rows, monkeypatch):
     content = file.read_bytes()
     file.unlink()
     with monkeypatch.context() as patch:  # another processor, where `auto` chooses another one
-        patch.setattr(run, "computed_in", lambda model: "bfloat16 by another")
+        patch.setattr(run, "precision_in", lambda model: "bfloat16 by another")
         with pytest.raises(InputError, match=r"computed in was float32.*, now bfloat16 by another"):
             run_job(job, resume=True)
     with monkeypatch.context() as patch, pytest.raises(TypeError):  # stopped on the way
@@ -174,6 +175,15 @@ def test_a_missing_part_is_made_again(job, expected, rows, monkeypatch):
     assert rejects(job.output) == before and len(before) == 2
     good = [n for n in range(len(TEXTS)) if n not in (7, 20)]
     assert np.array_equal(vectors(finished(job.output), [IDS[n] for n in good]), expected[good])
+
+
+def test_resumed_where_another_kernel_is_faster(job, monkeypatch):
+    """It is measured at each start, so it is no setting that must match."""
+    job = dataclasses.replace(job, options=job.options | {"batch_invariant": False})
+    for is_faster, made in ((False, 6), (True, 1)):
+        monkeypatch.setattr(kernels, "_torch_is_faster", lambda is_faster=is_faster: is_faster)
+        assert run_job(job, resume=True)["parts_made"] == made
+        (job.output / "part-000002.parquet").unlink()
 
 
 def test_another_job_is_refused(job, models, tmp_path):
