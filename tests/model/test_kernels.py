@@ -59,7 +59,8 @@ def test_int8_forms(name, for_int8):
             )
             # A plain range rounds to a scale of about 5 / 255, an error of scale² / 12 each.
             assert name != "plain" or usual <= 1.2e-4 * exact[: len(some)].square().mean()
-            most = 3.5 if len(some) <= chosen.few_rows else 2
+            # Weights of 7 bits round coarsely where columns are balanced.
+            most = 3.5 if len(some) <= chosen.few_rows or chosen.limit < 127 else 2
             assert error <= (0.5 if name == "a large feature" else most) * usual + 1e-5
         assert product(rows[:0]).shape == (0, 31)
 
