@@ -70,6 +70,12 @@ def check_whole(name: object, missing: Iterable[str], whole: str, remedy: str) -
         )
 
 
+def kind_of(value: object) -> str:
+    """A value's type with its article, as in "an int"; "null" for None, as JSON has it."""
+    name = type(value).__name__
+    return "null" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
 def one_line(error: object) -> str:
     """The message of an exception on one line; its type if the message is empty."""
     line = " ".join(str(error).split()) or type(error).__name__

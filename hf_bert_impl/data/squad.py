@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_bert_impl.data.windows import MAX_SEQ_LEN, cut_windows
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, kind_of
 from hf_bert_impl.files.json_files import check_text, read_json
 
 #: Questions per call of `cut_windows`.
@@ -216,11 +216,11 @@ def _check_ids(questions: Sequence[Question], where: str) -> None:
 def _field(record: Any, name: str, kind: type, where: str) -> Any:
     if not isinstance(record, Mapping):
         raise InputError(
-            f"{where} is a {type(record).__name__}. Give an object with {name!r}, as SQuAD has it."
+            f"{where} is {kind_of(record)}. Give an object with {name!r}, as SQuAD has it."
         )
     value = record.get(name)
     if not isinstance(value, kind) or isinstance(value, bool):
-        problem = "is not there" if name not in record else f"is a {type(value).__name__}"
+        problem = "is not there" if name not in record else f"is {kind_of(value)}"
         raise InputError(f"{name!r} of {where} {problem}. Give a {kind.__name__}, as SQuAD has it.")
     if isinstance(value, str):
         check_text(value, f"{name!r} of {where}")

@@ -26,7 +26,7 @@ from hf_bert_impl.data.table_records import (
     no_column,
     tsv_records,
 )
-from hf_bert_impl.errors import InputError, InputNote, one_line
+from hf_bert_impl.errors import InputError, InputNote, kind_of, one_line
 from hf_bert_impl.files.json_files import parse_json
 from hf_bert_impl.files.text import check_text_file
 
@@ -226,8 +226,7 @@ def _mended(value: Any, place: str) -> Any:
 def check_record_text(place: str, text: Any, longest: int | None = None) -> None:
     """Raises InputError if a value is not a text, is not valid Unicode, or is too long."""
     if not isinstance(text, str):
-        shown = "nothing (null)" if text is None else f"a {type(text).__name__}"
-        raise InputError(f"{place} has {shown} for a text. Fix the row.")
+        raise InputError(f"{place} has {kind_of(text)} for a text. Fix the row.")
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -303,8 +302,7 @@ def _expected(choice: Choice) -> str:
 def _fields(record: Any, place: str, choice: Choice) -> list[Any]:
     """The chosen fields of a JSON object."""
     if not isinstance(record, dict):
-        shown = "null" if record is None else f"a {type(record).__name__}"
-        raise InputError(f"{place} holds {shown}. Give {_expected(choice)}.")
+        raise InputError(f"{place} holds {kind_of(record)}. Give {_expected(choice)}.")
     names = choice.names_or("text")
     if absent := [name for name in names if name not in record and not choice.optional]:
         raise no_column(place, absent[0], list(record))

@@ -57,16 +57,17 @@ def train_words(
     column, vocab_size, min_frequency = chosen.column, chosen.vocab_size, chosen.min_frequency
     check_files(files, column)
     counts = Counter(word for text in clean_texts(files, column) for word in text.split())
-    if not counts:
-        raise InputError(f"{files[0]} is only white space. Give a file with text.")
     for token in SPECIAL_TOKENS:
         del counts[token]
+    if not counts:
+        raise InputError(f"{files[0]} has no words but special tokens. Give a file with text.")
     limit = None if vocab_size is None else max(0, vocab_size - len(SPECIAL_TOKENS))
     ordered = sorted(counts, key=lambda word: (-counts[word], word))
     words = [word for word in ordered[:limit] if counts[word] >= min_frequency]
     if not words:
+        size = "" if vocab_size is None else f"vocab_size={vocab_size} and "
         raise InputError(
-            f"vocab_size={vocab_size} and min_frequency={min_frequency} leave no word of the text. "
+            f"No word of the text is left by {size}min_frequency={min_frequency}. "
             f"Raise `vocab_size` above {len(SPECIAL_TOKENS)}, or lower `min_frequency`.",
             "vocab_size min_frequency",
         )

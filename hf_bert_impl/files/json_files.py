@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, kind_of
 from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.files.text import check_text_file
 
@@ -68,7 +68,7 @@ def parse_json(
         else:
             value = json.loads(text)
             if not isinstance(value, kind):
-                problem = f"holds {'null' if value is None else f'a {type(value).__name__}'}"
+                problem = f"holds {kind_of(value)}"
     except UnicodeDecodeError as error:
         problem = f"is not UTF-8 ({error.reason})"
     except RecursionError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, kind_of
 
 #: A question and its context.
 Pair = tuple[str, str]
@@ -36,7 +36,7 @@ def parse_inputs(args: tuple[Any, ...], named: Mapping[str, Any]) -> list[Pair] 
         if isinstance(given, str) or not (
             isinstance(given, Iterable) or hasattr(given, "__getitem__")
         ):
-            raise TypeError(f"The argument is a {type(given).__name__}. Give {forms}.")
+            raise TypeError(f"The argument is {kind_of(given)}. Give {forms}.")
         if isinstance(given, list | tuple):
             return [_pair(item) for item in given]
         return (_pair(item) for item in given)
@@ -62,5 +62,5 @@ def _pair(item: Any) -> Pair:
         raise TypeError(f"An input has {shown}. Give a dict with 'question' and 'context'.")
     for name in ("question", "context"):
         if not isinstance(item[name], str):
-            raise TypeError(f"The {name} is a {type(item[name]).__name__}. Give it as a str.")
+            raise TypeError(f"The {name} is {kind_of(item[name])}. Give it as a str.")
     return item["question"], item["context"]

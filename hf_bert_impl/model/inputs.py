@@ -153,7 +153,7 @@ class Inputs:
             or table.device.type == "meta"
             or table.ndim != 2
             or table.shape[1] != source.shape[-1]
-            or not -len(table) <= pad_token_id < len(table)
+            or not 0 <= pad_token_id < len(table)
             or torch._C._functorch.is_functorch_wrapped_tensor(source)
         ):
             return torch.ones(self.shape, dtype=torch.bool, device=self.device)

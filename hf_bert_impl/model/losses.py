@@ -90,7 +90,13 @@ def pretraining_loss(
 
 
 def infer_problem_type(num_labels: int, labels: Tensor) -> str:
-    """The task that upstream infers from the labels of a classifier, if the config names none."""
+    """The task that upstream infers from the labels of a classifier, if the config names none.
+
+    Raises:
+        ValueError: The labels are no tensor.
+    """
+    if not isinstance(labels, Tensor):
+        raise ValueError(f"labels is a {type(labels).__name__}. Pass a tensor.")
     if num_labels == 1:
         return "regression"
     if labels.dtype in (torch.long, torch.int):

@@ -53,7 +53,7 @@ def test_many_inputs_are_one_stream(job, tmp_path, expected, monkeypatch):
 BAD_ROWS = {
     4: ({"text": None, "id": "null"}, "null", "null"),
     10: ({"text": ["a", "b"], "id": "list"}, "list", "a list for a text"),
-    11: ({"text": 3, "id": "number"}, "number", "a int"),
+    11: ({"text": 3, "id": "number"}, "number", "an int"),
     12: (b"{nonsense", None, "not JSON"),
     13: ({"text": "a" * (LONGEST_TEXT + 1), "id": "long"}, "long", "1,000,001"),
     14: ({"text": "half \ud83d", "id": "half"}, "half", "surrogate"),

@@ -75,6 +75,7 @@ CLASSIFIER = "BertForSequenceClassification"
         ("BertForMaskedLM", {"labels": IDS + 60}, r"labels holds 72; .*vocab_size=61.*-100"),
         ("BertForMaskedLM", {"labels": IDS[:, :3]}, r"labels has shape \(2, 3\).*\(2, 4\)"),
         ("BertForNextSentencePrediction", {"labels": torch.tensor([0, 2])}, "holds 2; allowed"),
+        (CLASSIFIER, {"labels": [0, 1]}, "labels is a list"),
         (CLASSIFIER, {"labels": torch.tensor([0, 3])}, "num_labels=3"),
         (CLASSIFIER, {"labels": torch.tensor([0, 1, 1])}, r"shape \(3,\)"),
         (CLASSIFIER, {"labels": torch.ones(2, 4)}, r"needs \(2, 3\).* model.config.num_labels = 4"),

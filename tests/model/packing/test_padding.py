@@ -53,7 +53,10 @@ def test_embeddings_are_computed_as_the_ids_are():
     assert rows.pop() == real.sum()
     # Another number there, or no such token: then all is computed, as transformers does.
     others = torch.where(real[..., None], embeddings, 0.5)
-    for given, pad in ((others, 0), (embeddings, None)):
+    last = torch.where(
+        real[..., None], embeddings, model.get_input_embeddings().weight[-1].detach()
+    )
+    for given, pad in ((others, 0), (embeddings, None), (last, -1)):
         model.config.pad_token_id = pad
         batch["inputs_embeds"] = given
         everywhere = torch.ones_like(real)
