@@ -147,7 +147,7 @@ def test_a_part_of_bad_rows_alone(job, rows, models, monkeypatch, good):
         assert len(schemas) == 1, schemas
     if good[0]:
         monkeypatch.setattr(run, "OPENING_ROWS", 30)
-        with pytest.raises(InputError, match=r"line 1 of .* has nothing \(null\)"):
+        with pytest.raises(InputError, match=r"line 1 of .* has null"):
             run_job(dataclasses.replace(job, output=job.output / "none"))
 
 

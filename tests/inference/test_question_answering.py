@@ -162,7 +162,7 @@ def test_long_questions_are_cut_with_a_warning(answerer):
     [
         (("a", " \n"), {}, r"The context is empty \(question 'a'"),
         ((), {"question": ["a", "b"], "context": ["c"]}, "2 questions and 1 contexts"),
-        ((), {"question": "a", "context": None}, "The context is a NoneType. Give it as a str"),
+        ((), {"question": "a", "context": None}, "The context is null. Give it as a str"),
         (("a", RIVER), {"topk": 3}, "argument 'topk' is unknown. Known are max_seq_len"),
         ((), {}, r"arguments are \(\). Give a question and a context, or dicts"),
         (("a", "b"), {"context": "c"}, r"\(str, str, context=\)"),
