@@ -10,11 +10,11 @@ from tests.affected import ROOT, TESTS, affected_by
     [
         ("tests/model/cases.py", "parity/test_comparison.py training/test_finetuning.py"),
         ("tests/support/checkpoints.py", "test_auto.py cli/test_evaluate.py"),
-        ("tests/training/conftest.py", "training/test_pretraining_resumed.py"),
+        ("tests/training/conftest.py", "training/test_resumed.py"),
         ("setup.cfg", "test_packaging.py"),
         ("tests/fixtures/command_line/bad/null.jsonl", "cli/test_snapshots.py"),
         ("docs/fine-tune.md", "test_examples.py"),
-        ("hf_bert_impl/training/launch.py", "training/test_finetuning_distributed.py"),
+        ("hf_bert_impl/training/launch.py", "training/test_distributed.py"),
     ],
 )
 def test_the_tests_of_a_change(changed, included):
