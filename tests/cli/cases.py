@@ -1,12 +1,17 @@
 """Every command with small data: what the suites over all commands run."""
 
+import io
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
 import typer
 
+from hf_bert_impl import TextEncoder
 from hf_bert_impl.cli import app
 from tests.encoders.cases import save_family
 from tests.support.checkpoints import save_checkpoint
@@ -134,3 +139,25 @@ def paths_in(command: str) -> Iterator[tuple[list[str], str, list[str]]]:
     for number, word in enumerate(words[start:], start):
         if word.startswith("new/") or Path(word).exists():
             yield words[:number], word, words[number + 1 :]
+
+
+# --- texts and their vectors -----------------------------------------------------------------
+
+LINES = ["nice to meet you", "", "the river rose over night, and you.", "a", "Nice to the river"]
+
+
+def expected(model: Any, texts: list[str] = LINES, **options: Any) -> Any:
+    return TextEncoder.from_pretrained(model, device="cpu").encode(texts, **options)
+
+
+def assert_complete(output: Path, vectors: np.ndarray) -> None:
+    """The file holds these vectors and is alone in its folder."""
+    found = np.load(output)
+    assert found.dtype == np.float32
+    assert found.shape == vectors.shape
+    assert np.abs(found - vectors).max() < 1e-5
+    assert {file.name for file in output.parent.iterdir()} == {output.name}
+
+
+def give_input(monkeypatch: pytest.MonkeyPatch, texts: list[str]) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts).encode())))

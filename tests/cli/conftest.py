@@ -12,7 +12,7 @@ from hf_bert_impl.distributed.job import Job
 from hf_bert_impl.hub import pushing
 from hf_bert_impl.measuring import timing
 from hf_bert_impl.parity import ParityReport, ParityRow
-from tests.cli.cases import make_place
+from tests.cli.cases import LINES, make_place
 from tests.support.commands import Result
 
 
@@ -83,3 +83,22 @@ def interrupt(hf_bert, monkeypatch) -> Callable[..., Result]:
         return result
 
     return interrupt
+
+
+# --- what `hf-bert embed` reads and writes ---------------------------------------------------
+
+
+@pytest.fixture
+def model(save_tiny) -> Path:
+    return save_tiny("BertModel")
+
+
+@pytest.fixture
+def lines(write) -> Path:
+    return write("lines.txt", "\n".join(LINES) + "\n")
+
+
+@pytest.fixture
+def output(tmp_path) -> Path:
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out" / "vectors.npy"

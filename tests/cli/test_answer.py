@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hf_bert_impl import QuestionAnsweringPipeline
-from tests.cli.embed.cases import give_input
+from tests.cli.cases import give_input
 from tests.support.checkpoints import assert_same_answers
 from tests.support.damage import fields
 

@@ -30,16 +30,12 @@ def test_sts(hf_bert, write, save_tiny, tmp_path):
     assert f"{found['mean']['spearman']:.2f}" in table.out
 
 
-def test_probe(hf_bert, write, save_tiny, tmp_path):
-    lines = [f"{word} {n % 3 * 'the '}\t{word}\n" for word in ("nice", "river") for n in range(12)]
-    data = write("data.tsv", "".join(lines))
-    command = ("evaluate", "probe", save_tiny("BertModel"), data, "--text-column", 0)
-    command = (*command, "--label-column", 1)
-    picture = tmp_path / "probe.png"
-    found = hf_bert(*command, "--test", data, "--json", "--plot", picture).report
+def test_probe(hf_bert, place):
+    command = ("evaluate", "probe", "BertModel", "labels.tsv", *LABELS.split())
+    found = hf_bert(*command, "--test", "labels.tsv", "--json", "--plot", "probe.png").report
     assert found["accuracy"] > 0.9
-    assert found["examples"] == {"train": 24, "test": 24}
-    assert picture.is_file()
+    assert found["examples"] == {"train": 12, "test": 12}
+    assert (place / "probe.png").is_file()
     assert "mean of 3 folds" in hf_bert(*command, "--folds", 3).printed
 
 

@@ -1,4 +1,4 @@
-"""`hf-bert embed`: no work is lost when it is killed, and files of others are left alone."""
+"""No work of a bulk command is lost when it is killed, and files of others are left alone."""
 
 import json
 import multiprocessing
@@ -16,8 +16,7 @@ from tqdm import tqdm
 
 from hf_bert_impl.cli import main
 from hf_bert_impl.distributed import job as jobs
-from tests.cli.cases import one_error_line
-from tests.cli.embed.cases import LINES, assert_complete, expected, give_input
+from tests.cli.cases import LINES, assert_complete, expected, give_input, one_error_line
 
 KILLS = 10
 
@@ -33,11 +32,10 @@ def run(*command):
 @pytest.mark.parametrize("name", ["vectors.npy", "vectors.parquet", "vectors"])
 def test_killed_ten_times(model, tmp_path, output, name):
     """At random moments: each row once, in the bytes of a run without an interruption."""
-    draw, file = random.Random(name), tmp_path / "a.jsonl"
-    texts = [f"the river rose and {'you ' * draw.randrange(12)}" for _ in range(300)]
-    rows = [{"id": n, "text": text if "you" in text else None} for n, text in enumerate(texts)]
+    draw, file, whole = random.Random(name), tmp_path / "a.jsonl", tmp_path / "whole" / name
+    rows = [{"id": n, "text": "the river " * draw.randrange(12) or None} for n in range(300)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    output, whole = output.with_name(name), tmp_path / "whole" / name
+    output = output.with_name(name)
     options = ["--part-size", "2", "--quiet", "--column", "text"]
     options += [] if name.endswith(".npy") else ["--id-column", "id"]
     parts = output if name == "vectors" else output.with_name(f"{name}.parts")
@@ -61,19 +59,19 @@ def test_killed_ten_times(model, tmp_path, output, name):
         process.join()
         assert process.exitcode == -signal.SIGKILL
     done = made()
-    assert 0 < len(done) < len(texts) / 2
+    assert 0 < len(done) < len(rows) / 2
     whole.parent.mkdir()
     contents = []
-    for process in (start(output), start(whole)):
+    for place in (output, whole):
+        process = start(place)
         process.join()
         assert process.exitcode == 0
-    for place in (output, whole):
         files = [file for file in place.parent.rglob("*") if file.is_file()]
         contents.append({file.name: file.read_bytes() for file in files})
         contents[-1].pop("manifest.json", None)  # has times
     assert contents[0] == contents[1]
     rejects = contents[0]["rejects.jsonl" if name == "vectors" else f"{name}.rejects.jsonl"]
-    assert rejects.count(b"\n") == len([text for text in texts if "you" not in text]) > 0
+    assert rejects.count(b"\n") == sum(row["text"] is None for row in rows) > 0
     if name == "vectors":
         assert made().items() >= done.items()  # none was made again
 
@@ -154,21 +152,33 @@ def test_standard_input_with_other_ids(hf_bert, interrupt, model, output, monkey
     assert read_table(output)["id"].to_pylist() == ids
 
 
-@pytest.mark.parametrize("step", ["join_files", "sync"])
-def test_stopped_while_the_parts_are_joined(hf_bert, model, lines, output, monkeypatch, step):
-    """There is no half-written file, and no part is made again."""
-    command = ("embed", model, lines, "-o", output, "--part-size", 2, "--json")
+@pytest.mark.parametrize("end", ["join_files", "sync", 0, 2, 9])
+def test_stopped_after_the_last_part(hf_bert, interrupt, model, lines, output, monkeypatch, end):
+    """In joining parts, or after so many were removed: no half file, and nothing is made again."""
+    command = ("embed", model, lines, "-o", output, "--part-size", 2)
+    is_written = isinstance(end, int)
 
-    def stop(*files):
-        files[-1].write_bytes(b"half")
+    def stop(*given):
+        if is_written:
+            for file in sorted(given[0].folder.glob("part-*"))[:end]:
+                file.unlink()
+        else:
+            given[-1].write_bytes(b"half")
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(jobs, step, stop)
-        assert hf_bert(*command).status == 130
-    assert not output.exists()
-    report = hf_bert(*command).report
-    assert (report["resumed_from"], report["parts_made"]) == (len(LINES), 0)
+        patch.setattr(*((jobs.Job, "discard") if is_written else (jobs, end)), stop)
+        assert hf_bert(*command, "-q").status == 130
+    assert output.exists() == is_written
+    with monkeypatch.context() as patch:
+        patch.setattr(jobs.Job, "compute", None)
+        said = hf_bert(*command).printed
+    assert (said == f"{output} is finished\n") == is_written
+    assert_complete(output, expected(model))
+    # What an interrupted --overwrite has left is no reason to replace the older output.
+    interrupt(2, *command, "--overwrite")
+    one_error_line(hf_bert(*command), "exists", "--overwrite")
+    assert hf_bert(*command, "--overwrite").status == 0
     assert_complete(output, expected(model))
 
 
