@@ -31,11 +31,11 @@ TIMES = {"tokens_per_second", "train_runtime", "train_loss"}
 TIMES |= {"train_samples_per_second", "train_steps_per_second"}
 
 
-def run_apart(fields: dict[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs options of run.py in a process of its own."""
-    file = Path(fields["output"]).with_name("run.json")
-    file.write_text(json.dumps([fields], default=str))
-    command = [sys.executable, str(RUN), str(file), *arguments]
+def run_apart(*runs: dict[str, Any], killed_at: int = 0) -> subprocess.CompletedProcess[str]:
+    """Runs options of run.py in a process of its own; see there for when it is killed."""
+    file = Path(runs[0]["output"]).with_name("run.json")
+    file.write_text(json.dumps(runs, default=str))
+    command = [sys.executable, str(RUN), str(file), str(killed_at)]
     return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
 
@@ -49,18 +49,15 @@ def same_weights(one: Path, other: Path) -> bool:
 
 
 class Recipe(TrainerCallback):
-    """Keeps the rates in thousandths, and what the optimizer does to each parameter."""
+    """Keeps the rate of each step in thousandths, and the optimizer's settings by parameter."""
 
     def __init__(self) -> None:
         self.rates: list[float] = []
         self.groups: dict[str, tuple[float, float]] = {}
 
-    def on_log(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        logs = rest["logs"]
-        self.rates += [1000 * logs["learning_rate"]] if "learning_rate" in logs else []
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+    def on_step_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         names = {id(parameter): name for name, parameter in rest["model"].named_parameters()}
+        self.rates.append(1000 * rest["lr_scheduler"].get_last_lr()[0])
         for group in rest["optimizer"].param_groups:
             for parameter in group["params"]:
                 self.groups[names[id(parameter)]] = group["weight_decay"], group["eps"]
@@ -123,8 +120,3 @@ def task_of(name: str) -> Task:
     if name == "several labels":
         return make_task("classification", COLUMNS[name], multi_label=True)
     return make_task(name, COLUMNS[name])
-
-
-def write_history(folder: Path, task: Any, splits: Any, outputs: Any, history: list) -> None:
-    """In place of pictures: what the Trainer logged, the loss of each step among it."""
-    (folder / "history.json").write_text(json.dumps(history))

@@ -19,14 +19,11 @@ import torch
 from transformers import AutoModel
 
 from hf_bert_impl import BertModel
-from hf_bert_impl.training import finetuning
 from hf_bert_impl.training.checkpointing import last_checkpoint
-from hf_bert_impl.training.finetuning import Sources, finetune
-from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from hf_bert_impl.training.pretraining import pretrain
 from tests.support.checkpoints import SPECIAL_TOKENS, assert_same_answers, save_checkpoint
 from tests.training import cases, conftest
-from tests.training.cases import NO_DROPOUT, RUN, SIZES, read_log, small_run, task_of, weights
+from tests.training.cases import NO_DROPOUT, RUN, SIZES, read_log, run_apart, small_run, weights
 
 pytestmark = pytest.mark.distributed
 
@@ -51,13 +48,8 @@ HERE = {
     "-node 8": "-node 1",
     "processes 16": "processes 2",
 }
-#: In place of this the page names SHARDED. It means torchrun, on GPUs or not.
-REPLICATED = "--multi_gpu"
-SHARDED = (
-    "--use_fsdp --fsdp_version 2 --fsdp_reshard_after_forward true "
-    "--fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP "
-    "--fsdp_transformer_layer_cls_to_wrap BertLayer --fsdp_state_dict_type FULL_STATE_DICT"
-)
+#: What the page replaces, and by which options. The first means torchrun, on GPUs or not.
+REPLICATED, *SHARDED = re.findall("`(--[^`]+)`", SECTIONS.partition("**FSDP**")[2])[:3]
 
 
 def command_with(*words: str) -> str:
@@ -191,8 +183,8 @@ def test_sharded(one):
     sharded = dataclasses.replace(one, output=one.output.with_name("sharded"))
     resumed = dataclasses.replace(sharded, resume=True)
     command, on_two = command_with("num_processes 2"), command_with("--num_machines 2")
-    run_all(command.replace(REPLICATED, SHARDED), sharded, stop_at=4)
-    run_all(on_two.replace(REPLICATED, SHARDED), resumed)
+    run_all(command.replace(REPLICATED, " ".join(SHARDED)), sharded, stop_at=4)
+    run_all(on_two.replace(REPLICATED, " ".join(SHARDED)), resumed)
     assert (sharded.output / "checkpoint-6" / "pytorch_model_fsdp.bin").is_file()
     same(one, sharded)
     stock = AutoModel.from_pretrained(sharded.output).eval()
@@ -242,7 +234,7 @@ def test_a_command_of_the_page(command, place, tmp_path):
 # --- fine-tuning -----------------------------------------------------------------------------
 
 
-def test_fine_tuning_on_two_processes(tmp_path, data, squad, monkeypatch):
+def test_fine_tuning_on_two_processes(tmp_path, data, squad):
     """Same losses, scores and files; the last examples are no whole batch for each process."""
     train, dev, questions = data("train", 41, 1), data("dev", 13, 2), squad(29, 12)
     sizes = {"max_position_embeddings": 43} | NO_DROPOUT
@@ -264,12 +256,10 @@ def test_fine_tuning_on_two_processes(tmp_path, data, squad, monkeypatch):
     launch(command_with("torchrun --nproc-per-node 2"), [RUN, tmp_path / "runs.json"])
     assert (tmp_path / "again.killed").exists()
 
-    monkeypatch.setattr(finetuning, "write_pictures", cases.write_history)
-    for run in runs[:3]:
-        task, one = run["task"], tmp_path / f"{run['task']}-one"
-        options = FinetuningOptions(**settings, output=one)
-        finetune(task_of(task), Sources(*run["sources"]), options)
-        same_reports(one, tmp_path / task)
+    ones = [run | {"output": f"{run['output']}-one"} for run in runs[:3]]
+    assert run_apart(*ones).returncode == 0
+    for one, run in zip(ones, runs, strict=False):
+        same_reports(Path(one["output"]), Path(run["output"]))
     same_reports(tmp_path / "classification-one", tmp_path / "again")
     # The masks of masked-lm are drawn by each process.
     report = json.loads((tmp_path / "masked-lm" / "metrics.json").read_text())
