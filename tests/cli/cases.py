@@ -19,22 +19,12 @@ from tests.support.commands import Result
 from tests.support.damage import DEEP, cut, fields, save_usable, write
 from tests.tasks.senteval_folder import write_senteval
 
-
-def names_of(group: Any, *words: str) -> list[str]:
-    """The names of all commands below a group."""
-    return [
-        name
-        for word, command in group.commands.items()
-        for name in (
-            names_of(command, *words, word)
-            if hasattr(command, "commands")
-            else [" ".join((*words, word))]
-        )
-    ]
-
-
 APP: Any = typer.main.get_command(app)
-COMMANDS = tuple(names_of(APP))
+COMMANDS = tuple(
+    f"{name} {below}".strip()
+    for name, command in APP.commands.items()
+    for below in getattr(command, "commands", [""])
+)
 
 
 def options_of(command: str) -> list[str]:
@@ -42,7 +32,7 @@ def options_of(command: str) -> list[str]:
     found = APP
     for word in command.split():
         found = found.commands[word]
-    return [option for parameter in found.params for option in parameter.opts]
+    return [name for one in found.params for name in (*one.opts, *one.secondary_opts)]
 
 
 SMALL = "--layers 1 --hidden-size 20 --heads 5 --intermediate-size 28 --max-length 16"

@@ -82,29 +82,25 @@ def test_answer_and_fill(hf_bert, save, prefix, packed):
 
 
 @pytest.mark.parametrize(
-    ("task", "name", "content"),
+    ("task", "name", "data"),
     [
-        ("sts", "MPNetModel", "1\tthe river\tnice\n3\tmeet you\tmeet you\n2\ta\tthe"),
-        ("token-classification", "ElectraForTokenClassification", "nice\tO\nriver\tB-x\n"),
-        ("masked-lm", "DistilBertForMaskedLM", "nice to meet you\nthe river\n"),
+        ("sts", "MPNetModel", "sts.tsv"),
+        ("token-classification", "ElectraForTokenClassification", "tags.conll"),
+        ("masked-lm", "DistilBertForMaskedLM", "texts.txt"),
     ],
 )
-def test_evaluate(hf_bert, save, packed, write, task, name, content):
+def test_evaluate(hf_bert, place, save, packed, task, name, data):
     labels = {"id2label": {0: "O", 1: "B-x"}} if "Token" in name else {}
-    ending = {"sts": "tsv", "masked-lm": "txt"}.get(task, "conll")
-    command = ("evaluate", task, save(name, **labels), write(f"data.{ending}", content), "--json")
-    assert hf_bert(*command).report and packed
+    assert hf_bert("evaluate", task, save(name, **labels), data, "--json").report and packed
 
 
-def test_tokenizer_of_the_family(tmp_path):
+def test_tokenizer_of_the_family(save):
     """Where no file names a class, as in FacebookAI/roberta-base."""
-    tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "a", "b", "Ġ", "ab"]
-    tokenizer = transformers.RobertaTokenizer(
-        vocab={token: number for number, token in enumerate(tokens)}, merges=[("a", "b")]
-    )
-    tokenizer.save_pretrained(tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 512}))
-    transformers.RobertaConfig(vocab_size=len(tokens)).save_pretrained(tmp_path)
-    found = load_tokenizer(str(tmp_path))
+    tokens = ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "a", "b", "Ġ", "ab")
+    vocab, folder = {token: n for n, token in enumerate(tokens)}, save("RobertaModel")
+    tokenizer = transformers.RobertaTokenizer(vocab=vocab, merges=[("a", "b")])
+    tokenizer.save_pretrained(folder)
+    (folder / "tokenizer_config.json").write_text("{}")
+    found = load_tokenizer(str(folder))
     assert type(found) is type(tokenizer)
     assert found("ab").input_ids == tokenizer("ab").input_ids

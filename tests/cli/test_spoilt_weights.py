@@ -22,45 +22,35 @@ def test_a_head_that_is_drawn_anew_may_be_spoilt(hf_bert, place):
     assert hf_bert("embed", "BertForMaskedLM", "texts.txt", "-o", "new/out.npy").status == 0
 
 
-def overflow(model, dtype=torch.float32):
-    """All weights are finite. The states beyond the first layer are not, in this dtype."""
-    model.to(dtype).base_model.encoder.layer[0].output.LayerNorm.weight.data.fill_(
-        torch.finfo(dtype).max
-    )
-    return model.eval()
-
-
 TEXTS = ["nice to [MASK] you", "the river [MASK]"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@torch.no_grad()
 def test_no_pipeline_gives_numbers_that_are_not_finite(dtype, save_tiny):
-    """Weights that are finite; each dtype is computed by torch itself, so on any CPU."""
+    """Of finite weights; each dtype is computed by torch itself, so on any CPU."""
 
     def load(name):
+        """A model whose states beyond the first layer are not finite in this dtype."""
         folder = save_tiny(name)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        return overflow(getattr(hf_bert_impl, name).from_pretrained(folder), dtype), tokenizer
+        model = getattr(hf_bert_impl, name).from_pretrained(folder).to(dtype).eval()
+        norm = model.base_model.encoder.layer[0].output.LayerNorm
+        norm.weight.fill_(torch.finfo(dtype).max)
+        model.save_pretrained(folder)
+        return model, AutoTokenizer.from_pretrained(folder)
 
-    folder = save_tiny("BertModel")
-    overflow(hf_bert_impl.BertModel.from_pretrained(folder), dtype).save_pretrained(folder)
-    encoder = TextEncoder(folder, prepare=False)
+    model, _ = load("BertModel")
+    encoder = TextEncoder(model.name_or_path, prepare=False)
     answering = QuestionAnsweringPipeline(*load("BertForQuestionAnswering"))
     classifier = TextClassifier(*load("BertForSequenceClassification"))
     masked, tokenizer = load("BertForMaskedLM")
     ids = encode_masked(tokenizer, TEXTS[0], 32)
-    pair = {"question": "river?", "context": "the river"}
-
-    @torch.no_grad()
-    def sparse():
-        return hf_bert_impl.inference.splade_vectors(masked, torch.tensor([ids]))
-
     calls = [
-        sparse,
+        lambda: hf_bert_impl.inference.splade_vectors(masked, torch.tensor([ids])),
         lambda: encoder.encode(TEXTS),
         lambda: encoder.encode(TEXTS, output_value="token_embeddings"),
         lambda: asyncio.run(encoder.encode_async(TEXTS)),
-        lambda: answering(**pair),
+        lambda: answering(question="river?", context="the river"),
         lambda: classifier.logits(TEXTS, TEXTS),
         lambda: best_tokens(masked, tokenizer, [ids], 2),
         lambda: pseudo_perplexity(masked, tokenizer, TEXTS),
