@@ -60,50 +60,38 @@ def test_pairs_and_their_batches(monkeypatch, is_real, request):
     assert sorted(made) == sorted((pair.source, pair.target) for pair in pairs.train)
 
 
+QUESTIONS = make_task("question-answering")
+LABELS = Columns("0", None, "1")
 PAIRS = Columns("sentence_A", "sentence_B", "entailment_judgment")
+#: By function: real files, what generates such files here, and the task that reads them.
 TASKS = {
-    task_files.sentiment: ("classification", Columns("0", None, "1")),
-    task_files.entailment: ("classification", PAIRS),
-    task_files.tagging: ("token-classification", Columns()),
-    task_files.sentence_questions: ("question-answering", None),
+    task_files.sentiment: ("sst2/{}.tsv", samples.sentiment, make_task("classification", LABELS)),
+    task_files.entailment: ("sick/{}.txt", samples.entailment, make_task("classification", PAIRS)),
+    task_files.tagging: ("wnut17/{}.conll", samples.tagging, make_task("token-classification")),
+    task_files.sentence_questions: ("squad_v2/{}.json", samples.questions, QUESTIONS),
 }
-
-
-@pytest.fixture
-def with_data(monkeypatch, tmp_path):
-    """A folder in the form of the real data."""
-    folder = tmp_path / "data"
-    for name, ending, generate in (
-        ("sst2", "tsv", samples.sentiment),
-        ("sick", "txt", samples.entailment),
-        ("wnut17", "conll", samples.tagging),
-        ("squad_v2", "json", samples.questions),
-    ):
-        (folder / name).mkdir(parents=True)
-        for seed, part in enumerate(("train", "dev")):
-            generate(folder / name / f"{part}.{ending}", 40, seed)
-    monkeypatch.setenv(data.VARIABLE, str(folder))
-    return folder
 
 
 @pytest.mark.parametrize("is_real", [True, False])
 @pytest.mark.parametrize("make", TASKS, ids=lambda make: make.__name__)
-def test_parts_of_real_data_or_samples(make, is_real, with_data, monkeypatch, tmp_path, capsys):
+def test_parts_of_real_data_or_samples(make, is_real, write, monkeypatch, tmp_path, capsys):
     """The same ones each time, of which samples say that they are."""
-    if not is_real:
-        monkeypatch.delenv(data.VARIABLE)
-    name, columns = TASKS[make]
+    file, generate, task = TASKS[make]
+    monkeypatch.setenv(data.VARIABLE, str(tmp_path) * is_real)
+    for seed, part in enumerate(("train", "dev")):
+        generate(write(file.format(part), ""), 40, seed)
     texts = []
     for _ in range(2):
         files = make(tmp_path, 17, 9)
-        train, dev = (make_task(name, columns).read(file) for file in (files.train, files.dev))
+        train, dev = (task.read(file) for file in (files.train, files.dev))
         assert 0 < len(train) <= 17 and 0 < len(dev) <= 9
         texts.append(list(map(str, train)))
     assert texts[0] == texts[1]
     assert ("NOTE: HF_BERT_DATA is not set" in capsys.readouterr().out) != is_real
 
 
-def test_a_sentence_holds_the_answer_or_none(with_data, tmp_path):
+def test_a_sentence_holds_the_answer_or_none(monkeypatch, tmp_path):
+    monkeypatch.setenv(data.VARIABLE, "")
     files = task_files.sentence_questions(tmp_path, 30, 30)
     questions = read_squad(files.train).questions
     assert {bool(question.answers) for question in questions} == {True, False}
