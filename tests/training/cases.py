@@ -17,13 +17,8 @@ from hf_bert_impl.training.pretraining_options import PretrainingOptions
 
 RUN = Path(__file__).with_name("run.py")
 WORDS = [f"w{number}" for number in range(40)]
-SIZES = {
-    "num_hidden_layers": 2,
-    "hidden_size": 30,
-    "num_attention_heads": 5,
-    "intermediate_size": 44,
-    "max_position_embeddings": 43,
-}
+SIZES = {"num_hidden_layers": 2, "hidden_size": 30, "num_attention_heads": 5}
+SIZES |= {"intermediate_size": 44, "max_position_embeddings": 43}
 #: Random numbers of dropout are of each process.
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 #: Of the log, and different each time.
@@ -79,21 +74,11 @@ def write_text(file: Path, count: int) -> None:
 
 
 def small_run(place: Path, output: Path, **changes: Any) -> PretrainingOptions:
-    fields: dict[str, Any] = {
-        "files": (str(place / "text.txt"),),
-        "output": output,
-        "tokenizer": str(place / "tokenizer"),
-        "sizes": SIZES,
-        "max_length": 40,
-        "batch_size": 6,
-        "max_steps": 8,
-        "logging_steps": 3,
-        "save_steps": 4,
-        "learning_rate": 1e-3,
-        "validation_share": 0.2,
-        "cache_dir": str(place / "cache"),
-    }
-    return PretrainingOptions(**(fields | changes))
+    paths = {"tokenizer": str(place / "tokenizer"), "cache_dir": str(place / "cache")}
+    steps = {"max_steps": 8, "batch_size": 6, "logging_steps": 3, "save_steps": 4}
+    training = {"sizes": SIZES, "max_length": 40, "learning_rate": 1e-3, "validation_share": 0.2}
+    fields: dict[str, Any] = {"files": (str(place / "text.txt"),), "output": output}
+    return PretrainingOptions(**(fields | paths | steps | training | changes))
 
 
 def read_log(output: Path) -> list[dict[str, Any]]:

@@ -15,15 +15,7 @@ from hf_bert_impl.training.pretraining import pretrain
 from hf_bert_impl.training.pretraining_model import build_config, build_model
 from hf_bert_impl.training.pretraining_trainer import PretrainingTrainer
 from hf_bert_impl.training.resumable_trainer import TrainingDiverged
-from tests.training.cases import (
-    NO_DROPOUT,
-    SIZES,
-    Recipe,
-    read_log,
-    same_weights,
-    weights,
-    write_text,
-)
+from tests.training.cases import NO_DROPOUT, SIZES, Recipe, read_log, weights, write_text
 
 STILL = SIZES | NO_DROPOUT
 
@@ -103,8 +95,8 @@ def test_the_loss_is_the_models_own_however_a_step_is_divided(options, tmp_path,
     assert_near_weights(*trained)
 
 
-def assert_near_weights(one, other):
-    assert max((one[key] - other[key]).abs().max() for key in one) < 1e-5
+def assert_near_weights(one, other, limit=1e-5):
+    assert max((one[key] - other[key]).abs().max() for key in one) <= limit
 
 
 def test_evaluation_is_that_of_every_position(plain):
@@ -130,8 +122,8 @@ def test_what_changes_nothing(plain, options, changes):
     """How often it is logged and evaluated, who loads the examples, and what is computed again."""
     run = options(**changes)
     pretrain(run)
-    assert_near_weights(weights(plain[0].output), weights(run.output))
-    assert same_weights(plain[0].output, run.output) or "gradient_checkpointing" in changes
+    limit = 1e-5 if "gradient_checkpointing" in changes else 0
+    assert_near_weights(weights(plain[0].output), weights(run.output), limit)
 
 
 @pytest.mark.parametrize(

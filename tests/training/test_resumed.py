@@ -205,8 +205,8 @@ def test_a_loss_that_is_not_finite(run, tmp_path, monkeypatch):
     (tmp_path / "out" / "mine").write_text("mine")
     compute = FinetuningTrainer.compute_loss
     for step, words in (
-        (2, r" .* \(5e-05\)\. No model was written$"),
-        (3, r" .* The best model so far is in .*checkpoint-2$"),
+        (2, r"step 2 is inf\. .* \(5e-05\)\. No model was written$"),
+        (3, r"step 3 is inf\. .* The best model so far is in .*checkpoint-2$"),
     ):
 
         def spoilt(self, *args, step=step, **rest):
@@ -214,9 +214,7 @@ def test_a_loss_that_is_not_finite(run, tmp_path, monkeypatch):
             return loss * torch.inf if self.state.global_step == step - 1 else loss
 
         monkeypatch.setattr(FinetuningTrainer, "compute_loss", spoilt)
-        with pytest.raises(
-            TrainingDiverged, match=f"the loss of step {step} is inf\\.{words}"
-        ) as e:
+        with pytest.raises(TrainingDiverged, match=f"the loss of {words}") as e:
             run(batch_size=20, epochs=3, overwrite=True)
         assert (tmp_path / "out" / "mine").read_text() == "mine"
         assert tmp_path.joinpath("out.unfinished").exists() == (step == 3)
