@@ -70,14 +70,10 @@ RUNS = {
     "push": "push BertForMaskedLM me/x --dry-run new/out --no-speed",
 }
 #: Models of a class in a folder of its name, and others with their fields of the config.
-MODELS = (
-    "BertModel",
-    "BertForMaskedLM",
-    "BertForQuestionAnswering",
-    "BertForSequenceClassification",
-)
+CLASSIFIER = "BertForSequenceClassification"
+MODELS = ("BertModel", "BertForMaskedLM", "BertForQuestionAnswering", CLASSIFIER)
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "regression": ("BertForSequenceClassification", {"num_labels": 1}),
+    "regression": (CLASSIFIER, {"num_labels": 1}),
     "tagger": ("BertForTokenClassification", {"id2label": {0: "O", 1: "B-x"}}),
     "bare": ("BertForMaskedLM", {"tokenizer": False}),
 }

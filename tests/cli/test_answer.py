@@ -27,14 +27,8 @@ def lines(text):
 
 
 def test_options_reach_the_pipeline(hf_bert, model, pipe, write):
-    options = {
-        "top_k": 4,
-        "max_answer_len": 3,
-        "max_question_len": 5,
-        "max_seq_len": 14,
-        "doc_stride": 2,
-        "null_score_diff_threshold": 0.25,
-    }
+    options = {"top_k": 4, "max_answer_len": 3, "max_question_len": 5}
+    options |= {"max_seq_len": 14, "doc_stride": 2, "null_score_diff_threshold": 0.25}
     settings = options | {"top_k": 1, "align_to_words": False}
     file = write("a.yaml", "".join(f"{name}: {json.dumps(it)}\n" for name, it in settings.items()))
     flags = ("--config", file, "--handle-impossible-answer", "--top-k", 4)  # which goes before

@@ -36,14 +36,9 @@ def test_options_reach_the_conversion(hf_bert, tmp_path):
 
 def test_inspect_lists_every_tensor_and_what_it_becomes(hf_bert):
     found, tensors = hf_bert("inspect", FIXTURES / "tf1", "--json").report, tensors_of("tf1")
-    facts = {
-        "path": str(FIXTURES / "tf1"),
-        "format": "tf1",
-        "container": "TensorFlow (tensor bundle, version 1)",
-        "class": "BertForPreTraining",
-        "problem": None,
-        "numbers": sum(tensor.numel() for tensor in tensors.values()),
-    }
+    facts = {"path": str(FIXTURES / "tf1"), "format": "tf1", "class": "BertForPreTraining"}
+    facts |= {"container": "TensorFlow (tensor bundle, version 1)", "problem": None}
+    facts |= {"numbers": sum(tensor.numel() for tensor in tensors.values())}
     assert found.items() >= facts.items() and "google-research" in found["software"]
     listed = {row["name"]: (tuple(row["shape"]), row["dtype"]) for row in found["tensors"]}
     assert listed == {name: (tuple(t.shape), dtype_name(t)) for name, t in tensors.items()}

@@ -100,23 +100,21 @@ WORDS = ["nice", "to meet you", "the river rose over night", "a", "and you", "ov
 
 
 @pytest.mark.parametrize(
-    ("task", "head", "name", "line", "columns"),
+    ("name", "line"),
     [
-        ("sts", "BertModel", "a.tsv", "{n}\t{word}\tnice {word}", ""),
-        ("regression", "BertForSequenceClassification", "a.tsv", "{word}\t{n}", LABELS),
-        ("masked-lm", "BertForMaskedLM", "a.txt", "{word}", ""),
+        ("evaluate sts", "{n}\t{word}\tnice {word}"),
+        ("evaluate regression", "{n}\t{word}"),
+        ("evaluate masked-lm", "{word}"),
     ],
 )
-def test_batch_invariant(hf_bert, write, save_tiny, monkeypatch, task, head, name, line, columns):
+def test_batch_invariant(hf_bert, place, monkeypatch, name, line):
     """Figures have the same bits in any order of the data and for any size of batches."""
     lines = [line.format(n=7 * n % 5, word=word) for n, word in enumerate(WORDS)]
-    model = save_tiny(head, **({"num_labels": 1} if columns else {}))
-    figures = []
+    command, figures = RUNS[name].split(), []
     for budget, order in ((8192, lines), (8192, lines[::-1]), (40, lines)):
         for module in (packed_loop, base, pseudo_perplexity):
             monkeypatch.setattr(module, "TOKEN_BUDGET", budget)
-        data = write(name, "\n".join(order) + "\n")
-        command = ("evaluate", task, model, data, *columns.split())
+        (place / command[3]).write_text("\n".join(order) + "\n")
         figures.append(hf_bert(*command, "--batch-invariant", "--json").printed)
     assert figures[0] == figures[1] == figures[2]
 

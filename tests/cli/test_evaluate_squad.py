@@ -23,12 +23,11 @@ def save(write):
     """Writes three questions with an answer; in version 2 also two without."""
 
     def save(version):
-        entries = []
-        for text in ("river", "meet you", "night", *(("a", "and") if version == "v2.0" else ())):
-            entry = {"id": f"q{len(entries)}", "question": f"{text}?", "answers": []}
-            if len(entries) < 3:
-                entry["answers"] = [{"text": text, "answer_start": 99}]  # is not read
-            entries.append(entry | {"is_impossible": not entry["answers"]})
+        entries, count = [], 5 if version == "v2.0" else 3
+        for n, text in enumerate(("river", "meet you", "night", "a", "and")[:count]):
+            answers = [{"text": text, "answer_start": 99}] if n < 3 else []  # 99 is not read
+            entry = {"id": f"q{n}", "question": f"{text}?", "answers": answers}
+            entries.append(entry | {"is_impossible": not answers})
         paragraph = {"context": CONTEXT, "qas": entries}
         value = {"version": version, "data": [{"title": "t", "paragraphs": [paragraph]}]}
         return write(f"dev {version}.json", json.dumps(value))

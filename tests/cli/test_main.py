@@ -108,18 +108,15 @@ def test_arguments_are_said_as_options(hf_bert, monkeypatch):
     assert hf_bert("convert", "a", "-o", "b") == (2, "", f"error: {said}\n")
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
+def test_the_shell_completes_values(capsys, monkeypatch):
+    monkeypatch.setenv("_HF_BERT_COMPLETE", "complete_bash")
+    for words, expected in (
         ("export m d --format on", {"onnx"}),
         ("convert s --from-format t", {"torch", "tf1"}),
         ("finetune m --task token", {"token-classification"}),
-    ],
-)
-def test_the_shell_completes_values(capsys, monkeypatch, words, expected):
-    monkeypatch.setenv("_HF_BERT_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", f"hf-bert {words}")
-    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
-    with pytest.raises(SystemExit):
-        main([])
-    assert set(capsys.readouterr().out.split()) == expected
+    ):
+        monkeypatch.setenv("COMP_WORDS", f"hf-bert {words}")
+        monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+        with pytest.raises(SystemExit):
+            main([])
+        assert set(capsys.readouterr().out.split()) == expected

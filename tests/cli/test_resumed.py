@@ -105,9 +105,7 @@ def test_the_same_command_resumes(hf_bert, interrupted, model, output, left, mor
     assert_complete(output, expected(model))
 
 
-def test_the_token_budget_may_change_where_it_changes_no_bit(
-    hf_bert, interrupt, model, lines, output
-):
+def test_another_token_budget_that_changes_no_bit(hf_bert, interrupt, model, lines, output):
     command = ("embed", model, lines, "-o", output, "--part-size", 1, "--json", "--batch-tokens")
     interrupt(2, *command, 50)
     one_error_line(hf_bert(*command, 7), "--batch-tokens was 50, now 7")

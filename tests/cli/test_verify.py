@@ -35,8 +35,7 @@ def test_what_is_compared(hf_bert, save_tiny):
         assert words in printed
     assert " comparisons passed; the worst is " in " ".join(printed.split())
     data = hf_bert("verify", folder, "--json").report
-    assert data["passed"] is True
-    assert len(data["rows"]) == data["compared"]
+    assert data["passed"] is True and len(data["rows"]) == data["compared"]
     cases = {row["case"] for row in data["rows"]}
     assert len(cases) == 1 + 2 * 2 * 4  # loading; precisions, backends, batches
     assert {"fp32 eager padded right", "bf16 sdpa unpadded", "loading"} <= cases
