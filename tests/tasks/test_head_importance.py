@@ -22,14 +22,10 @@ def model():
 
 @pytest.fixture
 def examples():
-    generator = torch.Generator().manual_seed(1)
-    return [
-        {
-            "input_ids": torch.randint(5, 60, (1, length), generator=generator),
-            "labels": torch.randint(0, 3, (1,), generator=generator),
-        }
-        for length in (3, 9, 5, 12)
-    ]
+    draw = torch.Generator().manual_seed(1)
+    texts = [torch.randint(5, 60, (1, length), generator=draw) for length in (3, 9, 5, 12)]
+    labels = [torch.randint(0, 3, (1,), generator=draw) for _ in texts]
+    return [{"input_ids": it, "labels": one} for it, one in zip(texts, labels, strict=True)]
 
 
 def test_mean_of_absolute_derivatives(model, examples):

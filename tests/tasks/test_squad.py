@@ -47,20 +47,16 @@ def test_answers_without_words():
 
 # --- the threshold ---------------------------------------------------------------------------
 
-QUESTIONS = st.lists(
-    st.tuples(
-        st.sampled_from([[], ["cat"], ["cat sat", "dog"]]),
-        st.sampled_from(["cat", "dog", "cat dog"]),
-        st.integers(-1000, 1000),
-    ),
-    min_size=1,
-    max_size=9,
-    unique_by=lambda item: item[2],
+#: Its right answers, the predicted one, and the score of none.
+QUESTION = st.tuples(
+    st.sampled_from([[], ["cat"], ["cat sat", "dog"]]),
+    st.sampled_from(["cat", "dog", "cat dog"]),
+    st.integers(-1000, 1000),
 )
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
-@given(questions=QUESTIONS)
+@given(st.lists(QUESTION, min_size=1, max_size=9, unique_by=lambda item: item[2]))
 def test_the_tuned_threshold_is_the_best_of_all(questions):
     answers = {str(n): right for n, (right, _, _) in enumerate(questions)}
     predictions = {str(n): text for n, (_, text, _) in enumerate(questions)}
