@@ -51,7 +51,5 @@ def test_inspect_lists_every_tensor_and_what_it_becomes(hf_bert):
 
 def test_inspect_shows_what_cannot_be_converted(hf_bert, tmp_path):
     save_file({"roberta.x.weight": torch.ones(3, 5)}, tmp_path / "model.safetensors")
-    result = hf_bert("inspect", tmp_path / "model.safetensors")
-    assert result.status == 0
-    for words in ("roberta.x.weight", "3 × 5", "cannot be converted"):
-        assert words in result.out
+    printed = hf_bert("inspect", tmp_path / "model.safetensors").printed
+    assert all(it in printed for it in ("roberta.x.weight", "3 × 5", "cannot be converted"))

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from unittest.mock import patch
 
 import pytest
 from pyarrow.parquet import read_table
@@ -151,7 +152,7 @@ def test_standard_input_with_other_ids(hf_bert, interrupt, model, output, monkey
 
 
 @pytest.mark.parametrize("end", ["join_files", "sync", 0, 2, 9])
-def test_stopped_after_the_last_part(hf_bert, interrupt, model, lines, output, monkeypatch, end):
+def test_stopped_after_the_last_part(hf_bert, interrupt, model, lines, output, end):
     """In joining parts, or after so many were removed: no half file, and nothing is made again."""
     command = ("embed", model, lines, "-o", output, "--part-size", 2)
     is_written = isinstance(end, int)
@@ -164,12 +165,10 @@ def test_stopped_after_the_last_part(hf_bert, interrupt, model, lines, output, m
             given[-1].write_bytes(b"half")
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(*((jobs.Job, "discard") if is_written else (jobs, end)), stop)
+    with patch.object(*((jobs.Job, "discard") if is_written else (jobs, end)), stop):
         assert hf_bert(*command, "-q").status == 130
     assert output.exists() == is_written
-    with monkeypatch.context() as patch:
-        patch.setattr(jobs.Job, "compute", None)
+    with patch.object(jobs.Job, "compute", None):
         said = hf_bert(*command).printed
     assert (said == f"{output} is finished\n") == is_written
     assert_complete(output, expected(model))

@@ -102,7 +102,7 @@ def test_pairs_and_label_order_of_the_checkpoint(run, write, tmp_path):
     assert run(task, train=file, validation=None, **options)["labels"] == ["y", "n"]
 
 
-def test_question_answering_tunes_the_null_threshold(run, squad, tmp_path):
+def test_question_answering_tunes_the_null_threshold(run, squad, tmp_path, fixtures_dir):
     file, out = squad(120, 12), tmp_path / "out"
     sources = {"train": file, "validation": file, "test": file}
     report = run(make_task("question-answering"), **sources, epochs=6, **QUICK)
@@ -113,9 +113,10 @@ def test_question_answering_tunes_the_null_threshold(run, squad, tmp_path):
     assert config.null_score_diff_threshold == scores["null_score_diff_threshold"]
 
     # It was tuned to these weights, so further training begins without it.
-    options = {"model": str(out), "output": tmp_path / "more", "validation": None}
-    run(make_task("question-answering"), train=squad(20, 1), **options)
-    config = hf_bert_impl.BertConfig.from_pretrained(tmp_path / "more")
+    version_1 = str(fixtures_dir / "command_line" / "squad.json")
+    options = {"model": str(out), "output": tmp_path / "v1", "validation": None}
+    run(make_task("question-answering"), train=version_1, **options)
+    config = hf_bert_impl.BertConfig.from_pretrained(tmp_path / "v1")
     assert config.null_score_diff_threshold is None
 
 
