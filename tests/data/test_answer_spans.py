@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from hf_bert_impl.data.answer_spans import best_answers
 from hf_bert_impl.data.windows import cut_windows
@@ -34,18 +32,12 @@ def by_definition(windows, starts, ends, max_answer_len):
     return sorted(scored, key=lambda item: -item[0]), null, total
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(
-    total=st.integers(1, 30),
-    length=st.integers(8, 20),
-    stride=st.integers(0, 5),
-    max_answer_len=st.integers(1, 9),
-    top_k=st.integers(1, 12),
-    seed=st.integers(0, 10_000),
-)
-def test_best_spans_are_those_of_the_definition(total, length, stride, max_answer_len, top_k, seed):
-    stride = min(stride, length - 7)
-    pairs, rng = [("who sat ?", "the cat sat . " * total)], np.random.default_rng(seed)
+@pytest.mark.parametrize("seed", range(100))
+def test_best_spans_are_those_of_the_definition(seed):
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers([1, 8, 0, 1, 1], [31, 21, 6, 10, 13]).tolist()
+    total, length, stride, max_answer_len, top_k = sizes
+    stride, pairs = min(stride, length - 7), [("who sat ?", "the cat sat . " * total)]
     [windows] = cut_windows(TOKENIZER, pairs, max_seq_len=length, doc_stride=stride)
     logits = [[rng.normal(size=len(window)) * 3 for window in windows] for _ in range(2)]
     expected, null, total_score = by_definition(windows, *logits, max_answer_len)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hf_bert_impl.data.documents import LAYOUTS, check_files, content_digest, read_documents
+from hf_bert_impl.data.documents import LAYOUTS, check_files, read_documents
 
 REVIEW = 'It is "good", they say.<br /><br />I slept. Twice'
 SENTENCES = ['It is "good", they say.', "I slept.", "Twice"]
@@ -37,38 +37,22 @@ def test_layouts(write, layout, text, documents):
     assert list(read_documents([file, file], layout)) == documents * 2
 
 
-@pytest.mark.parametrize("form", ["csv", "tsv"])
-def test_rows_of_a_table_are_documents(write, form):
-    """In any layout, without the header, quotes and labels."""
-    quoted = '"' + REVIEW.replace('"', '""') + '"'
-    rows = [("review", "label"), (quoted if form == "csv" else REVIEW, "good"), ("Bad.", "bad")]
-    between = "," if form == "csv" else "\t"
-    file = write(f"a.{form}", "".join(between.join(row) + "\n" for row in rows))
-    check_files([file], "review")
+@pytest.mark.parametrize("form", ["csv", "tsv", "folder"])
+def test_rows_of_a_table_and_files_of_a_folder_are_documents(tmp_path, form):
+    """In any layout; without header, quotes and labels. A folder as aclImdb has lists, too."""
+    place, column = tmp_path / f"a.{form}", "review"
+    if form == "folder":
+        texts = {"neg/0_2.txt": "Bad.", "pos/0_9.txt": REVIEW}
+        texts |= {"urls_pos.txt": "x", "imdbEr.txt": "x"}
+        for name, text in texts.items():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_text(text)
+        column = None
+    else:
+        quoted = '"' + REVIEW.replace('"', '""') + '"'
+        rows = [("review", "label"), ("Bad.", "bad"), (quoted if form == "csv" else REVIEW, "good")]
+        between = "," if form == "csv" else "\t"
+        place.write_text("".join(between.join(row) + "\n" for row in rows))
+    check_files([place], column)
     for layout in set(LAYOUTS) - {"pairs"}:
-        assert list(read_documents([file], layout, "review")) == [SENTENCES, ["Bad."]]
-
-
-def test_files_of_a_folder_are_documents(tmp_path):
-    """As in aclImdb, whose lists are not texts."""
-    texts = {"pos/0_9.txt": REVIEW, "neg/0_2.txt": "Bad.", "urls_pos.txt": "x", "imdbEr.txt": "x"}
-    for name, text in texts.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    check_files([tmp_path])
-    for layout in set(LAYOUTS) - {"pairs"}:
-        assert list(read_documents([tmp_path], layout)) == [["Bad."], SENTENCES]
-
-
-def test_digest_is_of_content(write):
-    one = content_digest([write("1.txt", "text")])
-    assert one == content_digest([write("2.txt", "text")])
-    # The same bytes are other documents in a table.
-    assert one not in (content_digest([write(name, "text")]) for name in ("1.csv", "1.jsonl"))
-    # Where one file ends and the next begins counts.
-    digests = set()
-    for first, second in (("ab", "c"), ("a", "bc")):
-        folder = write("of/1.txt", first).parent
-        write("of/2.txt", second)
-        digests.add(content_digest([folder]))
-    assert len(digests) == 2
+        assert list(read_documents([place], layout, column)) == [["Bad."], SENTENCES]

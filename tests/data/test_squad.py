@@ -31,21 +31,26 @@ def content(*entries, **more):
 # --- reading ---------------------------------------------------------------------------------
 
 
-def test_reading(write):
-    value = content(
+def test_a_file_and_rows_of_a_data_set(write):
+    entries = (
         entry("a", answers=[("Anna's cat", 0), ("cat", 7)], is_impossible=False),
         entry("b", "Who barks?", answers=[], is_impossible=True),
     )
-    assert read_squad(write("a.json", json.dumps(value))).questions == (
+    expected = (
         Question("a", "Who naps?", CONTEXT, (Answer("Anna's cat", 0), Answer("cat", 7))),
         Question("b", "Who barks?", CONTEXT, ()),
     )
+    assert read_squad(write("a.json", json.dumps(content(*entries)))).questions == expected
+    answers = [{"text": ["Anna's cat", "cat"], "answer_start": [0, 7]}]
+    answers.append({"text": [], "answer_start": []})
+    given = zip(entries, answers, strict=True)
+    rows = [one | {"context": CONTEXT, "answers": columns} for one, columns in given]
+    assert (*questions_from_rows(rows),) == expected
 
 
 @pytest.mark.parametrize(
     ("version", "more", "expected"),
     [
-        ({"version": "1.1"}, {}, 1),
         ({"version": "v1.1"}, {"is_impossible": False}, 1),
         ({"version": "v2.0"}, {}, 2),
         ({}, {}, 1),
@@ -61,14 +66,9 @@ def test_versions(write, version, more, expected):
 # --- rows of a data set ----------------------------------------------------------------------
 
 
-def test_rows():
-    row = {"id": "a", "title": "t", "question": "Who naps?", "context": CONTEXT}
+def test_bad_rows():
+    row = {"id": "a", "question": "Who naps?", "context": CONTEXT}
     row["answers"] = {"text": ["cat"], "answer_start": [7]}
-    none = row | {"id": "b", "answers": {"text": [], "answer_start": []}}
-    assert questions_from_rows([row, none]) == [
-        Question("a", "Who naps?", CONTEXT, (Answer("cat", 7),)),
-        Question("b", "Who naps?", CONTEXT, ()),
-    ]
     for rows, words in (
         ([{"id": "a"}], "'context' of row 0 is not there"),
         ([row, row], "the id 'a' is there twice in the data set"),

@@ -1,11 +1,7 @@
 """Rows of labelled data. test_text_input.py reads every form of file."""
 
-import json
-
 import datasets
-import pyarrow
 import pytest
-from pyarrow import parquet
 
 from hf_bert_impl.data.task_files import read_dataset, read_rows
 from hf_bert_impl.errors import InputNote
@@ -13,15 +9,6 @@ from hf_bert_impl.errors import InputNote
 
 def values(rows):
     return [row.values for row in rows]
-
-
-def test_values_of_any_type(write, tmp_path):
-    records = [{"label": 1, "tags": ["O"]}, {"label": 0, "tags": ["B", "O"]}]
-    file = write("a.json", json.dumps(records))
-    expected = [(["O"], 1), (["B", "O"], 0)]
-    assert values(read_rows(file, ["tags", "label"])) == expected
-    parquet.write_table(pyarrow.Table.from_pylist(records), tmp_path / "a.parquet")
-    assert values(read_rows(tmp_path / "a.parquet", ["tags", "label"])) == expected
 
 
 def test_conll(write):
@@ -71,5 +58,9 @@ def test_data_set_gives_the_names_of_classes(tmp_path, capfd):
     with pytest.raises(ValueError, match="split 'test' of the data set"):
         read_dataset(str(folder), "test", ["label"])
     table = datasets.Dataset.from_dict(columns, features=features)
-    table.save_to_disk(tmp_path / "saved")
-    assert values(read_rows(tmp_path / "saved", ["label", "tags"])) == values(rows)
+    table.select([1, 0]).save_to_disk(tmp_path / "saved")
+    assert values(read_rows(tmp_path / "saved", ["label", "tags"])) == values(rows)[::-1]
+    datasets.DatasetDict(train=table, test=table).save_to_disk(tmp_path / "two")
+    assert values(read_rows(tmp_path / "two" / "test", ["text"])) == [("a",), ("b",)]
+    with pytest.raises(ValueError, match=r"holds the splits train, test.*two/train"):
+        read_rows(tmp_path / "two", ["text"])

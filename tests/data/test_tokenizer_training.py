@@ -1,7 +1,5 @@
 """Vocabularies learnt from text: of pieces, and of words."""
 
-import pytest
-
 from hf_bert_impl.data.tokenizer_training import SPECIAL_TOKENS, train_tokenizer
 from hf_bert_impl.data.word_vocabulary import train_words
 from hf_bert_impl.inference.loading import load_tokenizer
@@ -12,19 +10,14 @@ TEXT = (
 ) * 5
 
 
-@pytest.fixture
-def text(write):
-    return write("a.txt", TEXT)
-
-
 def tokens(tokenizer):
     ids = tokenizer.get_vocab()
     assert sorted(ids.values()) == [*range(len(ids))]
     return sorted(ids, key=ids.get)
 
 
-def test_the_vocabulary(text):
-    tokenizer, report = train_tokenizer([text], vocab_size=60)
+def test_the_vocabulary(write):
+    tokenizer, report = train_tokenizer([write("a.txt", TEXT)], vocab_size=60)
     words = tokens(tokenizer)
     assert words[:5] == list(SPECIAL_TOKENS) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     assert len(words) == len(set(words)) == report.vocab_size == 60
@@ -48,8 +41,8 @@ def test_chinese(data_dir, write):
     assert tokenizer.tokenize("我们回家。") == ["我", "们", "回", "家", "。"]
 
 
-def test_rare_characters_become_unknown(text):
-    text.write_text(TEXT * 20 + "€uro\n")
+def test_rare_characters_become_unknown(write):
+    text = write("a.txt", TEXT * 20 + "€uro\n")
     tokenizer, report = train_tokenizer([text], vocab_size=70, character_coverage=0.999)
     assert "€" not in tokenizer.get_vocab()
     assert report.character_coverage < 1

@@ -1,15 +1,22 @@
 """Windows of long contexts: the tokenizer's own, cut faster, with exact places in the text."""
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 
 from hf_bert_impl.data.windows import cut_windows, max_context_windows
 from tests.support.checkpoints import tokenizer_of
 
 WORDS = "who what ? . , the a cat sat on mat anna ##s na ##ive cafe e ##t ##e ete 我 爱 北 京 ##́ o"
-TOKENIZER = tokenizer_of(WORDS.split())
+TOKENIZER, OTHER = tokenizer_of(WORDS.split()), tokenizer_of(WORDS.split())
+# Another frame and other token types than BERT's.
+OTHER.backend_tokenizer.post_processor = TemplateProcessing(
+    single="[CLS]:0 $A:0 [SEP]:0",
+    pair="[CLS]:0 $A:0 [SEP]:0 [SEP]:0 $B:0 [SEP]:0",
+    special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+)
 
 
-def one(question, context, tokenizer=TOKENIZER, **options):
+def one(question, context, *, tokenizer=TOKENIZER, **options):
     [windows] = cut_windows(tokenizer, [(question, context)], **options)
     return windows
 
@@ -17,22 +24,19 @@ def one(question, context, tokenizer=TOKENIZER, **options):
 # --- the same windows as the tokenizer's -----------------------------------------------------
 
 
+@pytest.mark.parametrize("tokenizer", [TOKENIZER, OTHER])
 @pytest.mark.parametrize("words", [1, 3, 10, 11, 12, 13, 14, 21, 40])
-@pytest.mark.parametrize(("length", "stride"), [(17, 0), (17, 1), (17, 10), (18, 5), (30, 12)])
-def test_equal_to_the_tokenizers_own(words, length, stride):
+@pytest.mark.parametrize(("length", "stride"), [(17, 0), (17, 1), (18, 10), (18, 5), (30, 12)])
+def test_equal_to_the_tokenizers_own(tokenizer, words, length, stride):
     context = " ".join(["the cat sat on a mat , anna ."[: 3 + 2 * n] for n in range(words)])
-    question = "who sat ?"
-    expected = TOKENIZER(
-        question,
-        context,
-        truncation="only_second",
-        max_length=length,
-        stride=stride,
-        return_overflowing_tokens=True,
-        return_offsets_mapping=True,
-    )
-    found = one(question, context, max_seq_len=length, doc_stride=stride)
+    options = {"truncation": "only_second", "max_length": length, "stride": stride}
+    options |= {"return_overflowing_tokens": True, "return_offsets_mapping": True}
+    expected = tokenizer("who sat ?", context, **options)
+    limits = {"max_seq_len": length, "doc_stride": stride}
+    found = one("who sat ?", context, tokenizer=tokenizer, **limits)
     assert [window.input_ids for window in found] == expected["input_ids"]
+    if tokenizer is OTHER:  # the library keeps types of BERT's frame in all windows but the first
+        expected["token_type_ids"] = [[0] * len(ids) for ids in expected["input_ids"]]
     assert [window.token_type_ids for window in found] == expected["token_type_ids"]
     assert [len(window) for window in found] == [len(ids) for ids in expected["input_ids"]]
     for number, window in enumerate(found):
@@ -55,23 +59,6 @@ def test_defaults():
     # In a small window half of the context tokens overlap: 128 would not fit.
     small = one("who sat ?", context, max_seq_len=31)
     assert [window.first for window in small[:3]] == [0, 25 - 12, 2 * (25 - 12)]
-
-
-def test_other_templates():
-    """A tokenizer's own frame and token types are taken, not BERT's."""
-    from tokenizers.processors import TemplateProcessing
-
-    tokenizer = tokenizer_of(WORDS.split())
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0",
-        pair="[CLS]:0 $A:0 [SEP]:0 [SEP]:0 $B:0 [SEP]:0",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
-    [window] = one("who", "the cat", tokenizer)
-    who, the, cat = tokenizer.convert_tokens_to_ids(["who", "the", "cat"])
-    assert window.input_ids == [2, who, 3, 3, the, cat, 3]
-    assert window.token_type_ids == [0] * 7
-    assert window.offset == 4
 
 
 # --- places ----------------------------------------------------------------------------------
