@@ -1,5 +1,6 @@
 """Callables of Ray Data's convention: what they add to a batch, and that a batch changes no bit."""
 
+import itertools
 import pickle
 import sys
 from pathlib import Path
@@ -10,61 +11,56 @@ import pytest
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.distributed import Answer, Classify, EmbedTexts
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.inference.classifier import TextClassifier
+from hf_bert_impl.inference.loading import load_prepared
 from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
 from tests.support.checkpoints import TEXTS
 
-
-def in_batches(task, name):
-    """A column of the same rows in batches of unequal sizes, joined."""
-    parts = TEXTS[:1], TEXTS[1:4], TEXTS[4:24], TEXTS[24:]
-    return np.concatenate([task({"text": part})[name] for part in parts])
-
-
-def test_vectors_are_those_of_the_encoder(models):
-    task = EmbedTexts(models("BertModel"), normalize=True, token_budget=64)
-    batch = {"text": np.array(TEXTS, dtype=object), "other": np.arange(len(TEXTS))}
-    found = task(batch)
-    encoder = TextEncoder.from_pretrained(models("BertModel"), batch_invariant=True)
-    expected = encoder.encode(TEXTS, normalize_embeddings=True)
-    assert np.array_equal(found["vector"], expected)
-    assert np.array_equal(found["other"], batch["other"])
-    assert task.counter.tokens == sum(map(len, encoder.tokenizer(TEXTS)["input_ids"]))
-    assert np.array_equal(in_batches(task, "vector"), expected)
-
-
-def test_labels_are_those_of_the_model_alone(models):
-    task = Classify(models("BertForSequenceClassification", 3))
-    found = task({"text": TEXTS})
-    probabilities = task.classifier.probabilities(task.classifier.logits(TEXTS))
-    labels = [task.classifier.labels[best] for best in probabilities.argmax(axis=1)]
-    assert [*found["label"]] == labels and len({*labels}) > 1
-    assert np.array_equal(found["score"], probabilities.max(axis=1))
-    for name in ("label", "score"):
-        assert np.array_equal(in_batches(task, name), found[name])
-
-
-def test_answers_are_those_of_the_pipeline(models):
-    folder = models("BertForQuestionAnswering")
-    batch = {"question": ["what sat ?", "what number ?"], "context": TEXTS[3:5]}
-    found = Answer(folder)(batch)
-    pipeline = QuestionAnsweringPipeline.from_pretrained(folder, batch_invariant=True)
-    for row in range(2):
-        expected = pipeline(question=batch["question"][row], context=batch["context"][row])
-        assert {name: found[name][row] for name in expected} == expected
-    one = Answer(folder)({name: values[:1] for name, values in batch.items()})
-    assert one["score"][0] == found["score"][0]
-
-
-HEADS = {
-    EmbedTexts: "BertModel",
-    Classify: "BertForSequenceClassification",
-    Answer: "BertForQuestionAnswering",
+QUESTIONS = [f"what sat, number {n} ?" for n in range(len(TEXTS))]
+#: By task: its model, and options.
+TASKS = {
+    EmbedTexts: (("BertModel",), {"normalize": True, "token_budget": 64}),
+    Classify: (("BertForSequenceClassification", 3), {}),
+    # Several windows of a context.
+    Answer: (("BertForQuestionAnswering",), {"max_seq_len": 14, "doc_stride": 3}),
 }
 
 
-@pytest.mark.parametrize("kind", HEADS)
+def alone(kind, folder):
+    """The columns that a task adds to the texts, by the model itself."""
+    if kind is EmbedTexts:
+        encoder = TextEncoder.from_pretrained(folder, batch_invariant=True)
+        return {"vector": encoder.encode(TEXTS, normalize_embeddings=True)}
+    if kind is Classify:
+        loaded = load_prepared(folder, "sequence-classification", batch_invariant=True)
+        classifier = TextClassifier(*loaded)
+        scores = classifier.probabilities(classifier.logits(TEXTS))
+        labels = [classifier.labels[best] for best in scores.argmax(axis=1)]
+        return {"label": labels, "score": scores.max(axis=1)}
+    pipeline = QuestionAnsweringPipeline.from_pretrained(folder, batch_invariant=True)
+    answers = pipeline(question=QUESTIONS, context=TEXTS, **TASKS[Answer][1])
+    return {name: [answer[name] for answer in answers] for name in answers[0]}
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_rows_are_those_of_the_model_alone(models, kind):
+    """In batches of any sizes, with the columns that were there."""
+    head, options = TASKS[kind]
+    task, expected = kind(models(*head), **options), alone(kind, models(*head))
+    batch = {"question": QUESTIONS, "context": TEXTS, "other": range(len(TEXTS))}
+    if kind is not Answer:
+        batch["text"] = np.array(TEXTS, dtype=object)
+    for edges in ([0, 53], [0, 1, 4, 24, 53]):
+        parts = [slice(*both) for both in itertools.pairwise(edges)]
+        found = [task({name: batch[name][part] for name in batch}) for part in parts]
+        for name, values in (batch | expected).items():
+            assert np.array_equal(np.concatenate([part[name] for part in found]), values), name
+    assert all(len({*map(str, values)}) > 1 for values in expected.values())
+
+
+@pytest.mark.parametrize("kind", TASKS)
 def test_an_empty_batch_and_bad_rows(models, kind):
-    folder = models(HEADS[kind])
+    folder = models(*TASKS[kind][0])
     task, columns = kind(folder), ["question", "context"] if kind is Answer else ["text"]
     empty = task({name: [] for name in columns})
     assert [*empty] == [*columns, *task.output_columns]
@@ -93,17 +89,13 @@ def test_forms_of_batches(models, form):
     """A table of pyarrow gives a table, with the types of all its columns."""
     arrow = pytest.importorskip("pyarrow")
     texts, numbers = arrow.array(TEXTS), arrow.array(range(len(TEXTS)), arrow.int16())
-    if form == "dictionary":
-        texts = texts.dictionary_encode()
-    batch = arrow.table({"text": texts, "n": numbers})
-    if form == "record batch":
-        batch = batch.to_batches()[0]
-    task = EmbedTexts(models("BertModel"), normalize=True)
-    found = task(batch)
-    expected = task({"text": TEXTS})["vector"]
-    assert found.schema.field("n").type == arrow.int16()
-    assert found["text"].to_pylist() == TEXTS
-    assert np.array_equal(np.array(found["vector"].to_pylist(), np.float32), expected)
+    batch = arrow.table({"text": texts.dictionary_encode() if form == "dictionary" else texts})
+    batch = batch.append_column("n", numbers)
+    task = EmbedTexts(models("BertModel"))
+    found = task(batch.to_batches()[0] if form == "record batch" else batch)
+    assert found.schema.field("n").type == arrow.int16() and found["text"].to_pylist() == TEXTS
+    vectors = np.array(found["vector"].to_pylist(), np.float32)
+    assert np.array_equal(vectors, task({"text": TEXTS})["vector"])
     bad = arrow.array([b"fine", b"caf\xc9"]).view(arrow.string())
     with pytest.raises(InputError, match=r"row 1 of column 'text' is not UTF-8 .*0xc9"):
         task(arrow.table({"text": bad}))
@@ -119,14 +111,8 @@ def test_maps_a_data_set_in_two_processes(models, tmp_path):
     mapped = table.map(task, cache_file_name=str(tmp_path / "a.arrow"), **maps)
     expected = TextEncoder.from_pretrained(models("BertModel"), batch_invariant=True).encode(TEXTS)
     assert np.array_equal(np.array(mapped["vector"], np.float32), expected)
-    mapped = table.with_format("arrow").map(task, batched=True, load_from_cache_file=False)
-    mapped = mapped.with_format(None)
-    assert np.array_equal(np.array(mapped["vector"], np.float32), expected)
-    with pytest.raises(InputError, match="batched=True"):
-        table.map(task, load_from_cache_file=False)
-    same = EmbedTexts(models("BertModel"), threads=1)
     digest = datasets.fingerprint.Hasher.hash
     before = digest(task)
-    assert before == digest(same)
+    assert before == digest(EmbedTexts(models("BertModel"), threads=1))
     Path(models("BertModel"), "config.json").touch()
     assert digest(task) != before

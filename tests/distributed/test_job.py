@@ -18,7 +18,7 @@ from hf_bert_impl.errors import InputError
 from hf_bert_impl.model import kernels
 from tests.distributed.conftest import IDS
 from tests.distributed.hard_tasks import Hard
-from tests.distributed.results import finished, rejects, vectors
+from tests.distributed.results import assert_vectors, finished, rejects
 from tests.support.checkpoints import TEXTS
 
 
@@ -44,21 +44,21 @@ def test_many_inputs_are_one_stream(job, tmp_path, expected, monkeypatch):
     assert opened == [*inputs]
     assert report["tokens"] > report["rows"] == len(order)
     rows = finished(job.output)
-    assert np.array_equal(vectors(rows, [*range(len(order))]), expected[order])
+    vectors = [rows[number]["vector"] for number in range(len(order))]
+    assert np.array_equal(np.array(vectors, np.float32), expected[order])
     assert {row["file"] for row in rows.values()} == {*inputs} - {inputs[4]}
     assert parquet.read_table(job.output / "part-000000.parquet")["id"].to_pylist() == [*range(5)]
 
 
-#: By row: its line, the id that is known of it, and the reason.
+#: By row: its line, the id that is known of it, and the reason. Some lines are right, and fail.
 BAD_ROWS = {
+    **{n: (None, f"t{n}", r"the model failed \ud83d") for n in (0, 5, 21, 52)},
     4: ({"text": None, "id": "null"}, "null", "null"),
     10: ({"text": ["a", "b"], "id": "list"}, "list", "a list for a text"),
     11: ({"text": 3, "id": "number"}, "number", "an int"),
     12: (b"{nonsense", None, "not JSON"),
     13: ({"text": "a" * (LONGEST_TEXT + 1), "id": "long"}, "long", "1,000,001"),
     14: ({"text": "half \ud83d", "id": "half"}, "half", "surrogate"),
-    15: ({"text": [], "id": "empty"}, "empty", "a list for a text"),
-    16: ({"text": {"a": 1}, "id": "object"}, "object", "a dict for a text"),
     30: ({"text": "fine", "id": 7}, 7, "the id 7. Use a string"),
     31: ({"id": "none"}, None, "no column 'text'"),
     32: (b'{"text": "fine", "id": "\xff"}', "\\udcff", "UTF"),
@@ -68,28 +68,33 @@ BAD_ROWS = {
 
 
 def test_bad_rows_are_set_apart(job, rows, expected):
+    """By themselves: the others have the same bits."""
     lines = rows.read_bytes().splitlines()
     for row, (line, _, _) in BAD_ROWS.items():
-        lines[row] = line if isinstance(line, bytes) else json.dumps(line).encode()
+        if line is not None:
+            lines[row] = line if isinstance(line, bytes) else json.dumps(line).encode()
     rows.write_bytes(b"\n".join(lines) + b"\n")
-    assert run_job(job)["rejected"] == len(BAD_ROWS)
-    for entry, (row, (_, name, words)) in zip(rejects(job.output), BAD_ROWS.items(), strict=True):
+    hard = dataclasses.replace(job, task=Hard)
+    failing = {**job.options, "failing": ("0", "5", "21", "52")}
+    assert run_job(dataclasses.replace(hard, options=failing))["rejected"] == len(BAD_ROWS)
+    bad = sorted(BAD_ROWS.items())
+    for entry, (row, (_, name, words)) in zip(rejects(job.output), bad, strict=True):
         assert (entry["row"], entry["id"]) == (row, name)
         assert words in entry["reason"] and f"ine {row + 1} of" in entry["reason"], entry
-    good = [n for n in range(len(TEXTS)) if n not in BAD_ROWS]
-    found = vectors(finished(job.output), [IDS[n] for n in good])
-    assert np.array_equal(found, expected[good])
+    good = [name for row, name in enumerate(IDS) if row not in BAD_ROWS]
+    assert [*finished(job.output)] == good  # in their order
+    assert_vectors(job.output, expected, *BAD_ROWS)
+    fault = {**job.options, "failing": ("number",)}
+    with pytest.raises(RuntimeError, match="the model"):  # and not so many rejects
+        run_job(dataclasses.replace(hard, options=fault), overwrite=True)
 
 
-def test_ids_are_unique_over_all_inputs(job, tmp_path):
+def test_ids_are_unique_over_all_inputs(job, write):
     """Also where names of files and ids have no UTF-8 form."""
-    folder = os.fsencode(tmp_path / "many")
-    os.mkdir(folder)
-    for number, name in enumerate((b"a\xc9.jsonl", b"b.jsonl")):
+    for number, name in enumerate(("a\udcc9.jsonl", "b.jsonl")):
         lines = [{"text": "a", "id": it} for it in (f"own{number}", "x", "\ud83d")]
-        with open(os.path.join(folder, name), "w") as stream:
-            stream.write("".join(json.dumps(line) + "\n" for line in lines))
-    here = dataclasses.replace(job, inputs=find_inputs(os.fsdecode(folder)))
+        file = write(f"many/{name}", "".join(json.dumps(line) + "\n" for line in lines))
+    here = dataclasses.replace(job, inputs=find_inputs(str(file.parent)))
     assert run_job(here)["rejected"] == 3
     bad = rejects(job.output)
     assert [row["id"] for row in bad] == ["\\ud83d", "x", "\\ud83d"]
@@ -99,52 +104,26 @@ def test_ids_are_unique_over_all_inputs(job, tmp_path):
     assert run_job(here, resume=True)["finished"]
 
 
-def test_rows_that_cannot_be_computed_are_set_apart(job, expected):
-    """By themselves: the others have the same bits."""
-    words = {**job.options, "failing": ("0", "4", "21", "52")}
-    run_job(dataclasses.replace(job, task=Hard, options=words))
-    found = rejects(job.output)
-    assert [(entry["row"], entry["id"]) for entry in found] == [
-        *((0, "t0"), (4, "t4"), (21, "t21"), (52, "t52"))
-    ]
-    assert found[1]["reason"].endswith("rows.jsonl: the model failed \\ud83d")
-    assert "line 5 of" in found[1]["reason"]
-    good = [n for n in range(len(TEXTS)) if n not in (0, 4, 21, 52)]
-    assert [*finished(job.output)] == [IDS[n] for n in good]  # in their order
-    assert np.array_equal(vectors(finished(job.output), [IDS[n] for n in good]), expected[good])
-    fault = dataclasses.replace(job, task=Hard, options={**job.options, "failing": ("number",)})
-    with pytest.raises(RuntimeError, match="the model"):  # and not 53 rejects
-        run_job(fault, overwrite=True)
-
-
-def test_contexts_without_a_token_are_set_apart(job, models, rows):
-    """Also where all rows of a part are such."""
-    lines = [{"question": "what sat ?", "context": text, "id": n} for n, text in enumerate(TEXTS)]
-    for line in lines[:6]:
-        line["context"] = "\u200b\u200d\ufeff"
-    rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    options, columns = {"model": models("BertForQuestionAnswering")}, ("question", "context")
-    run_job(dataclasses.replace(job, task=Answer, options=options, columns=columns, part_rows=5))
-    assert [entry["id"] for entry in rejects(job.output)] == [*range(6)]
-    assert all("is empty" in entry["reason"] for entry in rejects(job.output))
-    answers = finished(job.output)
-    assert sorted(answers) == [*range(6, len(TEXTS))]
-    assert all(TEXTS[n][it["start"] : it["end"]] == it["answer"] for n, it in answers.items())
-
-
 @pytest.mark.parametrize("good", [range(9), range(44, 53)])
 def test_a_part_of_bad_rows_alone(job, rows, models, monkeypatch, good):
     """It has the columns of the others, without a row, also if it is the first part."""
-    lines = [{"text": text if n in good else None, "id": n} for n, text in enumerate(TEXTS)]
+    bad = {"text": None, "context": "\u200b\u200d\ufeff"}  # without a token
+    lines = [{"question": "what sat ?", "id": n} for n in range(len(TEXTS))]
+    for n, line in enumerate(lines):
+        line |= {"text": TEXTS[n], "context": TEXTS[n]} if n in good else bad
     rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    labels = {"model": models("BertForSequenceClassification", 3)}
-    for task, options in ((EmbedTexts, job.options), (Classify, labels)):
-        output = job.output / task.__name__
-        run_job(dataclasses.replace(job, task=task, options=options, output=output))
-        assert len(finished(output)) == 9
+    for task, head, columns in (
+        (EmbedTexts, "BertModel", "text"),
+        (Classify, "BertForSequenceClassification", "text"),
+        (Answer, "BertForQuestionAnswering", ("question", "context")),
+    ):
+        output, options = job.output / task.__name__, {"model": models(head)}
+        changes = {"task": task, "options": options, "columns": columns}
+        run_job(dataclasses.replace(job, output=output, **changes))
+        assert [*finished(output)] == [*good]
         assert len(rejects(output)) == len(TEXTS) - 9
-        schemas = {parquet.read_schema(file) for file in output.glob("*.parquet")}
-        assert len(schemas) == 1, schemas
+        assert len({parquet.read_schema(file) for file in output.glob("*.parquet")}) == 1
+    assert all("is empty" in entry["reason"] for entry in rejects(output))
     if good[0]:
         monkeypatch.setattr(run, "OPENING_ROWS", 30)
         with pytest.raises(InputError, match=r"line 1 of .* has null"):
@@ -173,8 +152,7 @@ def test_a_missing_part_is_made_again(job, expected, rows, monkeypatch):
     assert (report["parts_made"], report["parts"], report["resumed_from"]) == (1, 6, 44)
     assert file.read_bytes() == content
     assert rejects(job.output) == before and len(before) == 2
-    good = [n for n in range(len(TEXTS)) if n not in (7, 20)]
-    assert np.array_equal(vectors(finished(job.output), [IDS[n] for n in good]), expected[good])
+    assert_vectors(job.output, expected, 7, 20)
 
 
 def test_resumed_where_another_kernel_is_faster(job, monkeypatch):

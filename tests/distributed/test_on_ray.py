@@ -19,15 +19,15 @@ from hf_bert_impl.cli import main
 from hf_bert_impl.distributed import EmbedTexts, on_ray
 from hf_bert_impl.distributed.run import run_job
 from hf_bert_impl.errors import InputError
-from tests.distributed.conftest import IDS, RUN
+from tests.distributed.conftest import RUN
 from tests.distributed.hard_tasks import Hard
-from tests.distributed.results import finished, rejects, vectors
+from tests.distributed.results import assert_vectors, rejects
 from tests.support.checkpoints import TEXTS
 
 pytestmark = pytest.mark.distributed
 
 
-@pytest.fixture
+@pytest.fixture(scope="class")
 def ray():
     library = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
     yield library
@@ -35,12 +35,10 @@ def ray():
 
 
 @pytest.fixture(scope="class")
-def running():
+def running(ray):
     """Ray as a program has started it: on two processors."""
-    library = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
-    library.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield library
-    library.shutdown()
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    return ray
 
 
 def test_actors_and_a_node_die(ray, job, tmp_path, expected):
@@ -73,14 +71,13 @@ def test_actors_and_a_node_die(ray, job, tmp_path, expected):
         thread.start()
         run_job(here, ray=(3, cluster.address))
         thread.join()
-        assert np.array_equal(vectors(finished(here.output), IDS), expected)
+        assert_vectors(here.output, expected)
     finally:
         ray.shutdown()
         cluster.shutdown()
 
 
-def test_an_address_that_refuses(job):
-    pytest.importorskip("ray", reason="the extra 'ray' is not installed")
+def test_an_address_that_refuses(ray, job):
     with pytest.raises(InputError, match=r"Ray cannot be reached at '127.0.0.1:1'"):
         run_job(job, ray=(1, "127.0.0.1:1"))
 
@@ -127,8 +124,7 @@ def test_the_driver_is_killed(ray, job, rows, expected, capsys):
     assert report["resumed_from"] > 0
     assert report["resumed_from"] + report["rows"] == len(TEXTS) - 2
     assert [entry["id"] for entry in rejects(job.output)] == ["t7", "t3"]
-    good = np.array([n for n in range(len(TEXTS)) if n not in (7, 30)])
-    assert np.array_equal(vectors(finished(job.output), [IDS[n] for n in good]), expected[good])
+    assert_vectors(job.output, expected, 7, 30)
     assert not checkpoint.exists()
 
 
