@@ -19,9 +19,10 @@ from hf_bert_impl import TextEncoder
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.finite import NotFinite
 from hf_bert_impl.serving.app import make_app
-from hf_bert_impl.serving.model_worker import Computed, ModelInfo, ModelWorker, Unavailable, task_of
+from hf_bert_impl.serving.model_worker import ModelWorker, Unavailable, task_of
 from hf_bert_impl.serving.options import ServingOptions
 from tests.encoders.cases import save_family
+from tests.serving.conftest import Slow
 from tests.support.checkpoints import TEXTS
 
 QUESTION = {"question": "a", "context": "b"}
@@ -86,38 +87,31 @@ def save_ranker(models, tmp_path):
     """Saves a cross-encoder of a kind by sentence-transformers itself; gives the folder."""
 
     def save(kind):
-        options = {"device": "cpu"}
+        options = {}
         if kind == "several modules":
             bert = modules.Transformer(models("BertModel"), transformer_task="feature-extraction")
-            score = torch.nn.Tanh()
-            dense = Dense(30, 1, module_output_name="scores", activation_function=score)
-            options["modules"] = [bert, modules.Pooling(30), dense]
+            given = {"module_output_name": "scores", "activation_function": torch.nn.Tanh()}
+            options["modules"] = [bert, modules.Pooling(30), Dense(30, 1, **given)]
         elif kind == "other family":
             name = "RobertaForSequenceClassification"
             options["model_name_or_path"] = str(save_family(tmp_path / name, name, num_labels=1))
         else:
             options["model_name_or_path"] = models("BertForSequenceClassification", 1)
-        if kind == "activation and prompt":
             options |= {"activation_fn": torch.nn.Tanh(), "default_prompt_name": "query"}
             options["prompts"] = {"query": "nice to meet you "}
-        library.CrossEncoder(**options).save_pretrained(str(tmp_path / kind))
+        library.CrossEncoder(**options, device="cpu").save_pretrained(str(tmp_path / kind))
         return str(tmp_path / kind)
 
     return save
 
 
-RANKERS = ("plain", "activation and prompt", "other family", "several modules")
-
-
-@pytest.mark.parametrize("kind", RANKERS)
+@pytest.mark.parametrize("kind", ["activation and prompt", "other family", "several modules"])
 def test_pairs_are_scored_by_the_cross_encoder(save_ranker, kind):
     """Best first, in both shapes, with the activation and the prompt that were saved."""
     folder = save_ranker(kind)
     worker = ModelWorker("small", task_of(folder), folder)
-    stock, pairs = (
-        library.CrossEncoder(folder, device="cpu"),
-        [("who sat?", text) for text in TEXTS],
-    )
+    stock = library.CrossEncoder(folder, device="cpu")
+    pairs = [("who sat?", text) for text in TEXTS]
     plain = {"query": "who sat?", "texts": TEXTS}
     for raw in (False, True):
         function = torch.nn.Identity() if raw else None
@@ -187,10 +181,6 @@ def test_the_forms_of_tei(worker):
     assert predict({"inputs": [["a", "b"]]}).json() != [one]
     raw = predict({"inputs": "a", "raw_scores": True, "truncate": False}).json()
     assert raw[0]["label"] == one[0]["label"] and raw[0]["score"] != one[0]["score"]
-    each = predict({"inputs": [["a"], ["b"]], "function_to_apply": "softmax"}).json()
-    assert [sum(label["score"] for label in row) for row in each] == pytest.approx([1, 1])
-    info = ask(worker("classify"), ("GET", "/info", {}))[0].json()
-    assert info["model_type"]["classifier"]["id2label"]["0"] == "LABEL_0"
     assert len(post(worker("embed"), "/embed", {"inputs": "a"}).json()) == 1
 
 
@@ -284,24 +274,6 @@ def test_the_key(worker):
 
 
 # --- load --------------------------------------------------------------------------------------
-
-
-class Slow:
-    """Computes nothing, for some time."""
-
-    info = ModelInfo("small", "embed")
-
-    def __init__(self, seconds, error=None):
-        self.seconds, self.error = seconds, error
-
-    async def compute(self, items, options):
-        await asyncio.sleep(self.seconds)
-        await self.check()
-        return Computed(np.zeros((len(items), 4), np.float32), 3 * len(items))
-
-    async def check(self):
-        if self.error is not None:
-            raise self.error
 
 
 def test_a_full_queue_says_when_to_come_again():
