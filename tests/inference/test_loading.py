@@ -11,7 +11,7 @@ from hf_bert_impl import TextEncoder
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.loading import load_own_tokenizer, load_tokenizer
 from hf_bert_impl.inference.sentence_folder import copy_sentence_modules
-from tests.inference.encoder_cases import assert_near
+from tests.inference.conftest import assert_near
 from tests.support.checkpoints import JAPANESE, LETTER_TEXTS, LETTERS, name_tokenizer
 
 SETTINGS = {name: value for name, value in JAPANESE.items() if name != "tokenizer_class"}
@@ -50,13 +50,23 @@ FOLDERS = {
 }
 
 
+@pytest.fixture
+def save(save_tiny):
+    """Saves a model with the additions of a kind; gives the folder."""
+
+    def save(kind, name="BertForMaskedLM"):
+        prepare, settings, config = FOLDERS[kind]
+        folder = save_tiny(name, words=LETTERS)
+        if prepare is not None:
+            prepare(folder)
+        return name_tokenizer(folder, settings, config)
+
+    return save
+
+
 @pytest.mark.parametrize("kind", FOLDERS)
-def test_ids_are_those_of_auto_tokenizer(save_tiny, kind):
-    prepare, settings, config = FOLDERS[kind]
-    folder = save_tiny(words=LETTERS)
-    if prepare is not None:
-        prepare(folder)
-    name_tokenizer(folder, settings, config)
+def test_ids_are_those_of_auto_tokenizer(save, kind):
+    folder = save(kind)
     theirs = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     ours = load_own_tokenizer(str(folder))
     assert type(ours).__name__ == type(theirs).__name__
@@ -64,16 +74,10 @@ def test_ids_are_those_of_auto_tokenizer(save_tiny, kind):
         assert ours(text)["input_ids"] == theirs(text)["input_ids"]
 
 
-@pytest.mark.parametrize("kind", ["written in Python", "of XLM-R"])
-def test_a_tokenizer_of_another_class_gives_the_same_vectors(save_tiny, tmp_path, kind):
+@pytest.mark.parametrize("kind", ["named in config.json", "sentencepiece in config.json"])
+def test_a_tokenizer_of_another_class_gives_the_same_vectors(save, tmp_path, kind):
     """In paraphrase-multilingual-MiniLM-L12-v2 its pad token is 1, and 0 by the config."""
-    folder = save_tiny("BertModel", words=LETTERS)
-    if kind == "of XLM-R":
-        save_pieces(folder)
-        named = {"tokenizer_class": "XLMRobertaTokenizer", "pad_token_id": 0}
-        name_tokenizer(folder, None, named)
-    else:
-        name_tokenizer(folder, SETTINGS, NAMED)
+    folder = save(kind, "BertModel")
     stock, encoder = SentenceTransformer(str(folder), device="cpu"), TextEncoder(folder)
     stock.max_seq_length = 31
     assert type(encoder.tokenizer) is type(stock.tokenizer)

@@ -8,17 +8,21 @@ from sentence_transformers import models as modules
 from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
 
 from hf_bert_impl import optimize, restore
-from hf_bert_impl.encoders.forward import has_forward
 from hf_bert_impl.inference import packed_loop
 from hf_bert_impl.inference.packed_loop import TokenBudget
-from hf_bert_impl.inference.sparse_encoder import splade_folds
-from tests.inference.encoder_cases import TEXTS
+from tests.inference.conftest import TEXTS
 
 PAIRS = [(text, other) for text in TEXTS for other in reversed(TEXTS)]
 
 
 def dense(folder):
     return library.SentenceTransformer(str(folder("BertModel")), device="cpu")
+
+
+def unpad_inputs(folder):
+    model = dense(folder)
+    model[0].unpad_inputs = False
+    return model
 
 
 def router(folder):
@@ -70,9 +74,13 @@ CASES = {
     "pairs": (cross_encoder, lambda m, **o: m.predict(PAIRS, **o)),
     "score": (lambda f: cross_encoder(f, 1), lambda m, **o: m.predict(PAIRS, **o)),
     "sparse": (sparse, lambda m, **o: m.encode_document(TEXTS * 3, **o)),
+    "multi-vector query": (multi_vector, lambda m, **o: m.encode_query(TEXTS, **o)),
+    "multi-vector": (multi_vector, lambda m, **o: m.encode_document(TEXTS * 3, **o)),
+}
+#: Whose batches stay padded.
+PADDED = {
     "route of queries": (sparse_routes, lambda m, **o: m.encode_query(TEXTS * 9, **o)),
     "route of documents": (sparse_routes, lambda m, **o: m.encode_document(TEXTS * 9, **o)),
-    "multi-vector query": (multi_vector, lambda m, **o: m.encode_query(TEXTS, **o)),
     "expansion": (
         lambda f: multi_vector(f, attend=True),
         lambda m, **o: m.encode_query(TEXTS * 9, **o),
@@ -82,11 +90,8 @@ CASES = {
         lambda f: multi_vector(f, token="[PAD]", attend=False),
         lambda m, **o: m.encode_query(TEXTS * 9, **o),
     ),
-    "multi-vector": (multi_vector, lambda m, **o: m.encode_document(TEXTS * 3, **o)),
+    "unpad_inputs": (unpad_inputs, lambda m, **o: m.encode(TEXTS * 9, **o)),
 }
-
-
-PADDED = ("route of queries", "route of documents", "expansion", "[PAD]")
 
 
 @pytest.fixture
@@ -105,16 +110,19 @@ def batches(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *PADDED])
 def test_results_are_those_of_stock(save_tiny, case, batches):
-    make, call = CASES[case]
+    make, call = (CASES | PADDED)[case]
     model = make(save_tiny)
     expected = results(call(model))
     assert not any(is_packed for is_packed, *_ in batches)
     is_padded = case in PADDED
+    dropout = next(part for part in model.modules() if isinstance(part, torch.nn.Dropout))
+    dropout.p = 0.9
     optimize(model, "float32")
     for size in (32, 3, TokenBudget(40)):
         del batches[:]
+        dropout.train()  # a call sets the whole model to eval mode, as stock's does
         found = results(call(model, batch_size=size))
         for one, other in zip(found, expected, strict=True):
             np.testing.assert_allclose(one, other, atol=1e-5)
@@ -132,63 +140,22 @@ def test_results_are_those_of_stock(save_tiny, case, batches):
     assert not [name for name in packed_loop._METHODS if name in vars(model)]
 
 
-@pytest.mark.parametrize("switch", ["unpad_inputs", "train", "module", "left"])
-def test_where_the_padded_path_stays(save_tiny, switch, batches):
+def test_padding_on_the_left_stays(save_tiny):
+    """Stock's positions count it."""
     model = dense(save_tiny)
-    if switch == "left":
-        model.tokenizer.padding_side = "left"  # stock's positions count the padding
+    model.tokenizer.padding_side = "left"
     expected = model.encode(TEXTS)
-    if switch == "unpad_inputs":
-        model[0].unpad_inputs = False
-    elif switch == "module":
-        model.append(torch.nn.Identity())  # a module that is not known
-    optimize(model, "float32")
-    if switch == "train":
-        model.train()
-        assert "attention_mask" in model.preprocess(TEXTS)
-        return
-    np.testing.assert_allclose(model.encode(TEXTS), expected, atol=1e-5)
-    assert batches and not any(is_packed for is_packed, *_ in batches)
-
-
-def test_a_part_in_train_mode_is_set_to_eval_mode(save_tiny):
-    """As stock's `encode` does for each batch."""
-    model = optimize(dense(save_tiny), "float32")
-    expected = model.encode(TEXTS)
-    inner = model[0].model.encoder.layer[1].output.dropout
-    inner.p = 0.9
-    inner.train()
-    np.testing.assert_allclose(model.encode(TEXTS), expected, atol=1e-6)
-    assert not inner.training
+    found = optimize(model, "float32").encode(TEXTS)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_features_for_the_caller_are_padded(save_tiny, batches):
     """As stock has them, so that code which cuts or masks a batch works."""
-    model = optimize(dense(save_tiny), "float32").eval()
+    model = optimize(dense(save_tiny), "float32")
     expected = model.encode(TEXTS)
-    features = model.preprocess(TEXTS)
-    assert features["attention_mask"].shape == features["input_ids"].shape
-    assert len(features["input_ids"]) == len(TEXTS)
+    for features in (model.train().preprocess(TEXTS), model.eval().preprocess(TEXTS)):
+        assert features["attention_mask"].shape == features["input_ids"].shape
+        assert len(features["input_ids"]) == len(TEXTS)
     found = model(features)["sentence_embedding"].detach().numpy()
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert [is_packed for is_packed, *_ in batches] == [True, False]
-
-
-def test_scores_that_others_read_are_computed(registered, save_tiny):
-    """Only a pooling that reads one model alone takes its vectors from the ids."""
-    folder = str(save_tiny("BertForMaskedLM"))
-    one, other = MLMTransformer(folder), MLMTransformer(folder)
-    encoder = torch.nn.Sequential(one, SpladePooling())
-    for shared in (torch.nn.Sequential(one), torch.nn.Sequential(other, encoder[1])):
-        assert splade_folds(torch.nn.ModuleList([encoder, shared])) == []
-    assert len(splade_folds(encoder)) == 1
-
-
-def test_a_library_without_the_loop(save_tiny, monkeypatch):
-    model = dense(save_tiny)
-    for kind in library.SentenceTransformer.__mro__:
-        if "_inference" in vars(kind):
-            monkeypatch.delattr(kind, "_inference")
-    with pytest.warns(UserWarning, match=r"older than 6\.2"):
-        optimize(model, "float32")
-    assert has_forward(model.transformers_model)
