@@ -37,7 +37,7 @@ def ray():
 @pytest.fixture(scope="class")
 def running(ray):
     """Ray as a program has started it: on two processors."""
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     return ray
 
 
