@@ -2,7 +2,7 @@
 
 import pytest
 
-from hf_bert_impl.data.documents import LAYOUTS, check_files, read_documents
+from hf_bert_impl.data.documents import LAYOUTS, check_files, content_digest, read_documents
 
 REVIEW = 'It is "good", they say.<br /><br />I slept. Twice'
 SENTENCES = ['It is "good", they say.', "I slept.", "Twice"]
@@ -56,3 +56,14 @@ def test_rows_of_a_table_and_files_of_a_folder_are_documents(tmp_path, form):
     check_files([place], column)
     for layout in set(LAYOUTS) - {"pairs"}:
         assert list(read_documents([place], layout, column)) == [["Bad."], SENTENCES]
+
+
+def test_digest_is_of_content(write):
+    """Not of names; but the same bytes are other documents in a table, and files have borders."""
+    text, *tables = (content_digest([write(f"1.{it}", "text")]) for it in ("txt", "csv", "jsonl"))
+    assert text == content_digest([write("2.txt", "text")]) and text not in tables
+    digests = set()
+    for first, second in (("ab", "c"), ("a", "bc")):
+        write("of/1.txt", first)
+        digests.add(content_digest([write("of/2.txt", second).parent]))
+    assert len(digests) == 2

@@ -53,7 +53,7 @@ def test_other_classes_are_answered_on_padded_batches(registered, answering_fold
     """Tested with transformers' own BERT."""
     stock = transformers.BertForQuestionAnswering.from_pretrained(answering_folder)
     tokenizer = BertTokenizer.from_pretrained(answering_folder)
-    other = pipeline("question-answering", model=stock, tokenizer=tokenizer, device="cpu")
+    other = pipeline("question-answering", model=stock.train(), tokenizer=tokenizer, device="cpu")
     assert type(other.model) is transformers.BertForQuestionAnswering
     options = {"top_k": 3, "handle_impossible_answer": True, "max_seq_len": 40, "doc_stride": 11}
     same(other(INPUTS, **options), answerer(INPUTS, **options))
