@@ -34,19 +34,19 @@ def refuse(tmp_path, src, **options):
     return line
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "weights"])
-@pytest.mark.parametrize("is_zip", [True, False])
-def test_a_pickle_that_would_run_code(tmp_path, source, is_zip, name):
-    folder = source("hf_legacy")
-    (folder / "pytorch_model.bin").unlink()
-    mark = tmp_path / "ran"
+def test_a_pickle_that_would_run_code(tmp_path, source):
+    """In a zip, alone, and as each of the five pickles of the old container."""
+    folder, mark = source("pytorch_pretrained_bert"), tmp_path / "ran"
+    old = (folder / "pytorch_model.bin").read_bytes()
     call = Runs(os.system, f"touch {mark}")
-    content = {"bert.pooler.dense.bias": torch.ones(3), "x": [call]}
-    torch.save(content, folder / name, _use_new_zipfile_serialization=is_zip)
-    for place in (folder / name, folder):
-        assert "system" in refuse(tmp_path, place)
-    (folder / name).write_bytes(pickle.dumps(call))
-    assert "system" in refuse(tmp_path, folder / name)
+    torch.save({"bert.pooler.dense.bias": torch.ones(3), "x": [call]}, folder / "weights")
+    gadget = pickle.dumps(call, 2)
+    starts = [0, *(found.start() + 1 for found in re.finditer(rb"\.\x80\x02", old))]
+    assert len(starts) == 5
+    for content in (None, gadget, *(old[:start] + gadget + old[start:] for start in starts)):
+        if content is not None:
+            (folder / "weights").write_bytes(content)
+        assert "system" in refuse(tmp_path, folder / "weights")
     assert not mark.exists()
 
 
@@ -76,6 +76,7 @@ def link(name, goal="none"):
 
 HEADS = {"num_attention_heads": 2}
 MASKED, LEGACY = "hf_mlm_no_pooler", "hf_legacy"
+WORDS = (FIXTURES / "codertimo/vocab.small").read_bytes()
 STOLEN = b"cposix\nsystem\n(S'touch /tmp/ran'\ntR." + b"bert_pytorch.dataset.vocab"
 #: A fixture, what is done to it, and words of the line.
 REFUSED = [
@@ -99,6 +100,8 @@ REFUSED = [
     ("flax", write("vocab.txt", "word\nother\n"), "vocab.txt"),
     ("flax", write("tokenizer.json", {"model": {"vocab": 3}}), "tokenizer.json"),
     ("codertimo", write("vocab.small", STOLEN), "posix"),
+    ("codertimo", write("vocab.small", WORDS[:500]), "damaged vocabulary file"),
+    ("codertimo", write("vocab.small", pickle.dumps("bert_pytorch.dataset.vocab")), "no list of"),
 ]
 
 
