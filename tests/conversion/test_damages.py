@@ -11,9 +11,10 @@ import h5py
 import msgpack
 import numpy as np
 import pytest
+import torch
 
 from hf_bert_impl.conversion.readers.sharded import read_shard_index
-from tests.conversion.cases import refuse, refused
+from tests.conversion.cases import assert_same, read_all, refuse, refused
 
 EIGHT = bytes(8)
 
@@ -53,10 +54,10 @@ def lying(shape=(2,), dtype="float32", content=EIGHT):
     return msgpack.ExtType(1, msgpack.packb((shape, dtype, content)))
 
 
-def pieces(size, *chunks):
-    """A flat array in pieces."""
-    numbered = {str(number): chunk for number, chunk in enumerate(chunks)}
-    return {"__msgpack_chunked_array__": True, "shape": {"0": size}, "chunks": numbered}
+def pieces(shape, *chunks):
+    """An array in pieces, as flax.serialization cuts one of more than a GiB."""
+    numbers, chunks = ({str(n): it for n, it in enumerate(given)} for given in (shape, chunks))
+    return {"chunks": chunks, "shape": numbers, "__msgpack_chunked_array__": True}
 
 
 FOUR = lying((4,), content=bytes(16))
@@ -67,10 +68,10 @@ ARRAYS = {
     "fraction": lying((2.0,)),
     "vast list": msgpack.ExtType(1, b"\x93\xdd\xff\xff\xff\xff"),
     "vast content": msgpack.ExtType(1, b"\x93\x91\x02\xa7float32\xc6\xff\xff\xff\xff"),
-    "no pieces": pieces(4),
-    "a piece too few": pieces(5, FOUR),
-    "pieces that are not flat": pieces(4, lying((2, 2), content=bytes(16))),
-    "pieces of two dtypes": pieces(6, FOUR, lying(dtype="int32")),
+    "no pieces": pieces([4]),
+    "a piece too few": pieces([5], FOUR),
+    "pieces that are not flat": pieces([4], lying((2, 2), content=bytes(16))),
+    "pieces of two dtypes": pieces([6], FOUR, lying(dtype="int32")),
 }
 FLAX = {
     **{name: (msgpack.packb({"a": lying(), "b": x}), "a damaged") for name, x in ARRAYS.items()},
@@ -85,6 +86,16 @@ FLAX = {
         "names are too long",
     ),
 }
+
+
+def test_arrays_in_pieces(tmp_path):
+    """Flat ones, the last one shorter."""
+    values, path = np.arange(35, dtype="f4"), tmp_path / "pieces.msgpack"
+    cuts = (values[start : start + 12] for start in (0, 12, 24))
+    tree = pieces([5, 7], *(lying(cut.shape, content=cut.tobytes()) for cut in cuts))
+    path.write_bytes(msgpack.packb({"a": {"b": tree}, "d": tree}))
+    whole = torch.from_numpy(values).reshape(5, 7)
+    assert_same(read_all("flax", path), {"a/b": whole, "d": whole})
 
 
 # --- HDF5 ------------------------------------------------------------------------------------

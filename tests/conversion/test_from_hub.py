@@ -1,5 +1,6 @@
 """Conversion from the hub: fetched files, comparisons, and errors."""
 
+import json
 import shutil
 
 import pytest
@@ -18,7 +19,7 @@ NAME = "someone/small-bert"
 WHOLE = "model.safetensors"
 WEIGHTS = {
     "safetensors": {WHOLE},
-    "torch": {"pytorch_model.bin"},
+    "torch": {"pytorch_model.bin.index.json", "pytorch_model.bin"},
     "flax": {"flax_model.msgpack"},
     "h5": {"tf_model.h5"},
     "tf1": {"bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001", "checkpoint"},
@@ -35,7 +36,10 @@ def folder(tmp_path_factory):
         for name in WEIGHTS[kind] - {"checkpoint"}:
             shutil.copy(FIXTURES / source / name, whole)
     (whole / "checkpoint").write_text('model_checkpoint_path: "bert_model.ckpt"')
-    torch.save(load_file(whole / WHOLE), whole / "pytorch_model.bin")
+    tensors = load_file(whole / WHOLE)
+    torch.save(tensors, whole / "pytorch_model.bin")
+    index = json.dumps({"weight_map": dict.fromkeys(tensors, "pytorch_model.bin")})
+    (whole / "pytorch_model.bin.index.json").write_text(index)
     (whole / "optimizer.pt").write_bytes(b"no weights")
     (whole / "onnx").mkdir()
     (whole / "onnx" / "model.onnx").write_bytes(b"neither")

@@ -88,7 +88,6 @@ def test_tensors_that_have_no_place(folder, change, message):
         (PRETRAINING, {}, "masked-lm", MASKED),
         (PRETRAINING, {}, "BertModel", "BertModel"),
         ("BertForNextSentencePrediction", {}, None, "BertForNextSentencePrediction"),
-        (MASKED, {"is_decoder": True}, None, "BertLMHeadModel"),
         (MASKED, {"architectures": ["BertLMHeadModel"]}, None, "BertLMHeadModel"),
         ("BertModel", {"architectures": [ANSWERING]}, None, "BertModel"),
     ],
@@ -148,25 +147,22 @@ def test_training_state_of_tensorflow_1_is_ignored():
     assert found.ignored[f"{KERNEL}/BERTAdam"] == "BERTAdam, state of the optimizer"
 
 
-@pytest.mark.parametrize("wrapper", ["_orig_mod.", "module.model.", "state_dict.model."])
-@pytest.mark.parametrize("class_name", [MASKED, "BertModel"])
-def test_wrapped_models(wrapper, class_name):
-    state, fields = random_model(class_name)
+CROSSED = {"is_decoder": True, "add_cross_attention": True}
+
+
+@pytest.mark.parametrize("wrapper", ["", "_orig_mod.", "module.model.", "state_dict.model."])
+@pytest.mark.parametrize(
+    ("class_name", "options"), [(MASKED, {}), ("BertModel", {}), ("BertLMHeadModel", CROSSED)]
+)
+def test_wrapped_models(wrapper, class_name, options):
+    state, fields = random_model(class_name, **options)
     source = {wrapper + name: tensor for name, tensor in state.items()}
     step = zeros({"optimizer_states.0.state.0.exp_avg": (6,)})
     assert detect(source) is TRANSFORMERS
     whole = plan(TRANSFORMERS, source | step)
     assert list(whole.ignored) == list(step)
+    assert infer(whole, options).class_name == class_name
     assert_same(fit(whole, class_name, fields).tensors, state)
-
-
-def test_decoder_with_cross_attention():
-    state, fields = random_model("BertLMHeadModel", is_decoder=True, add_cross_attention=True)
-    whole = plan(detect(state), state)
-    assert infer(whole, {"is_decoder": True}).class_name == "BertLMHeadModel"
-    found = fit(whole, "BertLMHeadModel", fields).tensors
-    assert_same(found, state)
-    assert any("crossattention" in name for name in found)
 
 
 # --- TensorFlow 2's object-based checkpoints ----------------------------------------------------
