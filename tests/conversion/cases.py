@@ -4,7 +4,9 @@ import bz2
 import gzip
 import io
 import lzma
+import shutil
 import tarfile
+import warnings
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,11 +21,6 @@ from hf_bert_impl.conversion.tensors import Checkpoint
 from hf_bert_impl.errors import InputError
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-PRETRAINING, CLASSIFICATION = "BertForPreTraining", "BertForSequenceClassification"
-ANSWERING, TOKENS = "BertForQuestionAnswering", "BertForTokenClassification"
-MASKED = "BertForMaskedLM"
-
-
 COMPRESS: dict = {"tar": bytes, "gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
 ARCHIVES = ("zip", "tar", "tar.gz", "tar.bz2", "tar.xz")
 
@@ -95,7 +92,7 @@ def tar(*members: tuple[Any, bytes | None], form: int = tarfile.GNU_FORMAT) -> b
 def zipped(*members: tuple[Any, bytes | None], method: int = zipfile.ZIP_DEFLATED) -> bytes:
     """A zip of (name or ZipInfo, content); without content (None) it is a folder."""
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as out:
+    with warnings.catch_warnings(action="ignore"), zipfile.ZipFile(file, "w") as out:  # names twice
         for member, content in members:
             out.writestr(f"{member}/" if content is None else member, content or b"", method)
     return file.getvalue()
@@ -109,8 +106,9 @@ def pack(path: Path, files: dict[str, bytes | None]) -> Path:
     return path
 
 
-def zeros(shapes: dict[str, tuple]) -> dict[str, torch.Tensor]:
-    return {name: torch.zeros(shape) for name, shape in shapes.items()}
+def copied(name: str, place: Path) -> Path:
+    """A copy of a fixture without its outputs, which a changed model would not have."""
+    return shutil.copytree(FIXTURES / name, place, ignore=shutil.ignore_patterns("expected*"))
 
 
 def tensors_of(folder: str) -> dict[str, Any]:

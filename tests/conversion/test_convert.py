@@ -19,7 +19,7 @@ from hf_bert_impl.conversion.maps.tables import detect
 from hf_bert_impl.conversion.planning import plan
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.parity import FP32_TOLERANCE
-from tests.conversion.cases import FIXTURES, assert_same, pack, tensors_of
+from tests.conversion.cases import FIXTURES, assert_same, copied, pack, tensors_of
 from tests.model.cases import assert_as_fixture, of_fixture
 from tests.support.damage import fields
 
@@ -41,11 +41,6 @@ OUTPUTS_OF = {
     "hf_safetensors_sharded": "hf_legacy",
     "codertimo/torch1.0": "codertimo",
 }
-
-
-def copied(name, place):
-    """A copy of a fixture without its outputs, which a changed model would not have."""
-    return shutil.copytree(FIXTURES / name, place, ignore=shutil.ignore_patterns("expected*"))
 
 
 @pytest.fixture(scope="module")
@@ -141,14 +136,6 @@ def test_load_any_equals_convert(results, source):
     state, expected = model.state_dict(), load_file(folder / "model.safetensors")
     assert_same({name: state[name] for name in expected}, expected)
     assert not any(p.is_meta for p in (*model.parameters(), *model.buffers()))
-
-
-def test_format_is_told_by_content(tmp_path):
-    shutil.copy(FIXTURES / "flax/config.json", tmp_path)
-    shutil.copy(FIXTURES / "flax/flax_model.msgpack", tmp_path / "pytorch_model.bin")
-    for name in ("train.epoch3.log", "optimizer.pt"):  # of a training loop
-        (tmp_path / name).write_text("loss 2.5")
-    assert convert(tmp_path, tmp_path / "out", check=False).source["format"] == "flax"
 
 
 def test_head_option_takes_or_adds_a_part(tmp_path):

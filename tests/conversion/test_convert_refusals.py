@@ -13,15 +13,14 @@ from safetensors.torch import load_file, save_file
 
 from hf_bert_impl.conversion import convert, load_any
 from hf_bert_impl.errors import InputError
-from tests.conversion.cases import FIXTURES, Runs, refused
+from tests.conversion.cases import FIXTURES, Runs, copied, refused
 from tests.support.damage import write
 
 
 @pytest.fixture
 def source(tmp_path):
     """Copies a fixture."""
-    skipped = shutil.ignore_patterns("expected*")
-    return lambda name: shutil.copytree(FIXTURES / name, tmp_path / "source", ignore=skipped)
+    return lambda name: copied(name, tmp_path / "source")
 
 
 def refuse(tmp_path, src, **options):

@@ -53,7 +53,7 @@ def table(*blocks, kind=sstable.PLAIN, handles=None):
 
 
 MINUS = 1 << 64  # minus n is this less n in a varint
-HEADER = (0, b"", field(1, 1) + field(3, field(1, 1)))
+HEADER = field(1, 1) + field(3, field(1, 1))
 DATA = bytes(range(48))
 
 
@@ -74,26 +74,21 @@ def record(*sizes, offset=0, size=None):
     )
 
 
-def headed(content):
-    """A table with one record, under the header's key."""
-    return table(block((0, b"", content)))
+def bundle(*records, key=b"a", header=HEADER):
+    """A table with a header, by default a good one, and records under the same key."""
+    return table(block((0, b"", header), *((0, key, content) for content in records)))
 
 
-def bundle(*records, key=b"a"):
-    """A table with a good header, and records under the same key."""
-    return table(block(HEADER, *((0, key, content) for content in records)))
-
-
-ENTRIES = block(HEADER, (0, b"a", record(3)))
+ENTRIES = block((0, b"", HEADER), (0, b"a", record(3)))
 #: Keys that share 9999 bytes with the one before.
 AFTER = [(9999, bytes(n), record()) for n in range(1, 30)]
 VERSION = field(3, field(1, 3) + field(2, 2))
 DAMAGES = {
     "no header": (table(block((0, b"a", record(3)))), "first record is not a header"),
-    "no data files": (headed(b""), "claims 0 data files"),
-    "big-endian": (headed(field(1, 1) + field(2, 1)), "big-endian machine"),
-    "newer": (headed(field(1, 1) + VERSION), "readers of version 2, later than 1"),
-    "V1": (headed(field(1, b"")), "first format .V1.; save it again by tf.train"),
+    "no data files": (bundle(header=b""), "claims 0 data files"),
+    "big-endian": (bundle(header=field(1, 1) + field(2, 1)), "big-endian machine"),
+    "newer": (bundle(header=field(1, 1) + VERSION), "readers of version 2, later than 1"),
+    "V1": (bundle(header=field(1, b"")), "first format .V1.; save it again by tf.train"),
     "twice": (bundle(record(3), record(3)), "the key b'a' follows b'a'"),
     "not UTF-8": (bundle(record(3), key=b"\xff"), "is no name"),
     "huge": (bundle(shape_field(1 << 40, 1 << 40)), "the shape"),
@@ -101,7 +96,7 @@ DAMAGES = {
     "size": (bundle(record(3, size=11)), "of 12 bytes has 11 bytes"),
     "beyond": (bundle(record(3, offset=40)), "12 bytes from byte 40"),
     "shared": (
-        table(block(HEADER, (0, b"a", record(12)), (0, b"b", record(12)))),
+        table(block((0, b"", HEADER), (0, b"a", record(12)), (0, b"b", record(12)))),
         "96 bytes, more than all",
     ),
     "before": (bundle(record(3, offset=-4)), "12 bytes from byte -4"),
@@ -111,7 +106,7 @@ DAMAGES = {
     "wire type": (bundle(b"\x0b"), "field 1 .* has the wire type 3"),
     "no end": (table(b""), "shorter than the list"),
     "long value": (table(varint(0) * 2 + varint(1 << 62) + block()), "longer than the block"),
-    "long keys": (table(block(HEADER, (0, b"k" * 9999, record()), *AFTER)), "too long"),
+    "long keys": (table(block((0, b"", HEADER), (0, b"k" * 9999, record()), *AFTER)), "too long"),
     "far block": (table(ENTRIES, handles=[(MINUS - 1, 0)]), "beyond byte"),
     "block twice": (table(ENTRIES, handles=[(0, len(ENTRIES))] * 2), "byte 0 overlaps another"),
     "compressed": (table(ENTRIES, kind=1), "compressed by method 1"),

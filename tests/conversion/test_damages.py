@@ -22,27 +22,22 @@ EIGHT = bytes(8)
 # --- safetensors -----------------------------------------------------------------------------
 
 
-def safetensors(header, length=None, numbers=EIGHT):
-    """A table, its length (or a false one), and the bytes of numbers."""
-    header = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return struct.pack("<Q", len(header) if length is None else length) + header + numbers
+def safetensors(table, numbers=EIGHT):
+    return struct.pack("<Q", len(table)) + table + numbers
 
 
-def entry(shape=(2,), offsets=(0, 8)):
-    return {"dtype": "F32", "shape": list(shape), "data_offsets": list(offsets)}
+def entry(shape, offsets):
+    return f'{{"dtype": "F32", "shape": {shape}, "data_offsets": {offsets}}}'.encode()
 
 
-ONE = json.dumps(entry())
+ONE = entry([2], [0, 8])
 #: The library finds other faults.
 SAFETENSORS = {
-    "vast length": (safetensors({"a": entry()}, (1 << 64) - 1), None),
-    "beyond the file": (safetensors({"a": entry(offsets=(0, 16))}), None),
     "vast and 0": (
-        safetensors({"a": entry(shape=(0, 1 << 62), offsets=(0, 0))}, numbers=b""),
+        safetensors(b'{"a": ' + entry([0, 1 << 62], [0, 0]) + b"}", b""),
         r"a tensor has the shape \[0, 4611",
     ),
-    "nested": (safetensors(b'{"a": ' * 100_000), None),
-    "name twice": (safetensors(f'{{"a": {ONE}, "\\u0061": {ONE}}}'.encode()), "'a' twice"),
+    "name twice": (safetensors(b'{"a": ' + ONE + b', "\\u0061": ' + ONE + b"}"), "'a' twice"),
 }
 
 
@@ -66,8 +61,6 @@ ARRAYS = {
     "vast": lying((1 << 62, 1 << 62)),
     "thousands of axes": lying((1,) * 5000, content=bytes(4)),
     "fraction": lying((2.0,)),
-    "vast list": msgpack.ExtType(1, b"\x93\xdd\xff\xff\xff\xff"),
-    "vast content": msgpack.ExtType(1, b"\x93\x91\x02\xa7float32\xc6\xff\xff\xff\xff"),
     "no pieces": pieces([4]),
     "a piece too few": pieces([5], FOUR),
     "pieces that are not flat": pieces([4], lying((2, 2), content=bytes(16))),
@@ -76,11 +69,7 @@ ARRAYS = {
 FLAX = {
     **{name: (msgpack.packb({"a": lying(), "b": x}), "a damaged") for name, x in ARRAYS.items()},
     "key twice": (b"\x82\xa1a\x01\xa1a\x02", "a name twice"),
-    "number as key": (b"\x81\x01\x02", "int is not allowed for map key"),
-    "more behind": (b"\x81\xa1a\x01\x00", "extra data"),
-    "vast table": (b"\xdf\xff\xff\xff\xff\xa1a\x01", "a damaged"),
     "many entries": (msgpack.packb({str(n): [1] * 1000 for n in range(200)}), "more than 131072"),
-    "deep lists": (b"\x81\xa1a" + b"\x91" * 100_000 + b"\x01", "a damaged"),
     "long names": (  # a long key before many short ones would be that many long names
         msgpack.packb({"k" * 60_000: {str(number): 1 for number in range(2000)}}),
         "names are too long",

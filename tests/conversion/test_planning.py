@@ -15,18 +15,16 @@ from hf_bert_impl.conversion.maps.tables import detect
 from hf_bert_impl.conversion.planning import plan
 from hf_bert_impl.conversion.tensors import Unread
 from hf_bert_impl.errors import InputError
-from tests.conversion.cases import (
-    ANSWERING,
-    CLASSIFICATION,
-    FIXTURES,
-    MASKED,
-    PRETRAINING,
-    TOKENS,
-    assert_same,
-    tensors_of,
-    zeros,
-)
+from tests.conversion.cases import FIXTURES, assert_same, tensors_of
 from tests.model import cases
+
+PRETRAINING, CLASSIFICATION = "BertForPreTraining", "BertForSequenceClassification"
+ANSWERING, TOKENS = "BertForQuestionAnswering", "BertForTokenClassification"
+MASKED = "BertForMaskedLM"
+
+
+def zeros(shapes):
+    return {name: torch.zeros(shape) for name, shape in shapes.items()}
 
 
 def random_model(class_name, **sizes):

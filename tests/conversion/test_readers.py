@@ -169,7 +169,7 @@ VALUES = {
     ids=str,
 )
 def test_every_option_of_h5py(options, tmp_path):
-    path = tmp_path / "some.h5"
+    path = tmp_path / "some.bin"  # the content tells the format
     with h5py.File(path, "w", **options) as file:
         file.attrs.update(keras_version=np.bytes_(b"2.1.6" * 99), backend="\x1b[2J")
         for name, given in DATASETS.items():
