@@ -111,17 +111,6 @@ from transformers.models.bert import modeling_bert
     assert "ERROR" not in said
 
 
-def test_unregister_gives_stock_classes_back(tmp_path):
-    save_checkpoint(tmp_path, library=transformers)
-    with hf_bert_impl.registered():
-        assert type(AutoConfig.from_pretrained(tmp_path)) is BertConfig
-    model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path)
-    assert type(model) is transformers.BertForMaskedLM
-    assert type(AutoTokenizer.from_pretrained(tmp_path)) is transformers.BertTokenizer
-    with pytest.raises(ValueError, match=EXTENDED_MODEL_TYPE):
-        AutoConfig.for_model(EXTENDED_MODEL_TYPE)
-
-
 def test_calls_may_be_repeated_and_blocks_nest():
     start = registries()
     hf_bert_impl.unregister()

@@ -88,26 +88,6 @@ def test_tokenized_like_upstream(vocab_file, switches):
         assert outputs(ours, text) == outputs(upstream, text), ascii(text)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"padding": "max_length", "max_length": 23},
-        {"truncation": "only_second", "max_length": 21},
-        {"truncation": "only_first", "max_length": 21, "stride": 3, "return_overflowing_tokens": 1},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_pairs_padding_and_truncation_are_upstreams(minilm_path, options, side):
-    vocab = str(minilm_path / "vocab.txt")
-    first = ["The quick brown fox jumped over unbelievably lazy dogs.", "A cat, sat on the mat."]
-    second = ["Which animals, exactly, jumped over the others?", "Where did the black cat sit?"]
-    sides = {"padding_side": side, "truncation_side": side}
-    ours, upstream = BertTokenizer(vocab, **sides), stock(vocab, **sides)
-    found = outputs(ours, first, second, **options)
-    assert found == outputs(upstream, first, second, **options)
-
-
 # never_split and do_basic_tokenize
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 import hf_bert_impl
 from tests.support.checkpoints import WORDS, save_checkpoint
@@ -71,28 +71,7 @@ def fields(name: str, **values: Any) -> Damage:
     return damage
 
 
-def make_folder(name: str) -> Damage:
-    """Puts a folder where the file was."""
-
-    def damage(folder: Path) -> None:
-        (folder / name).unlink()
-        (folder / name).mkdir()
-
-    return damage
-
-
 def cut(folder: Path) -> None:
     """Leaves the first bytes of the weights."""
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:9000])
-
-
-def spoil(folder: Path) -> None:
-    """Puts NaN in one tensor, and an infinity in one behind it."""
-    tensors = load_file(folder / "model.safetensors")
-    for ending, place, value in (
-        ("encoder.layer.1.attention.output.dense.weight", (3, slice(7, 9)), torch.nan),
-        ("encoder.layer.1.output.dense.bias", -1, torch.inf),
-    ):
-        next(tensor for name, tensor in tensors.items() if name.endswith(ending))[place] = value
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
