@@ -67,27 +67,15 @@ OWN = {"AutoConfig": "own.Config", "AutoTokenizer": ["own.Words", None]}
 MAP = {"auto_map": OWN | MODEL}
 
 
-@pytest.fixture
-def marker(tmp_path):
-    """A file that the code of a checkpoint makes."""
-    return tmp_path / "the-code-ran"
-
-
-@pytest.fixture
-def with_code(save_tiny, marker):
-    """Saves a model with code of its own, which its config names for every Auto class."""
-
-    def save(name, model_type, tokenizer_class):
-        folder = save_tiny(name)
-        hf_bert_impl.BertTokenizer.from_pretrained(folder).save_pretrained(folder)
-        inputs = ["input_ids", "token_type_ids", "attention_mask"]
-        settings = {"tokenizer_class": tokenizer_class, "model_input_names": inputs}
-        fields("tokenizer_config.json", **settings, **MAP)(folder)
-        fields("config.json", model_type=model_type, **MAP)(folder)
-        (folder / "own.py").write_text(MODULE.format(marker=str(marker)))
-        return folder
-
-    return save
+def with_code(folder, marker, model_type, tokenizer_class):
+    """A model gets code of its own, which its config names for every Auto class."""
+    hf_bert_impl.BertTokenizer.from_pretrained(folder).save_pretrained(folder)
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    settings = {"tokenizer_class": tokenizer_class, "model_input_names": inputs}
+    fields("tokenizer_config.json", **settings, **MAP)(folder)
+    fields("config.json", model_type=model_type, **MAP)(folder)
+    (folder / "own.py").write_text(MODULE.format(marker=str(marker)))
+    return folder
 
 
 @pytest.mark.slow
@@ -100,10 +88,13 @@ def with_code(save_tiny, marker):
     ],
 )
 def test_no_command_runs_it_or_asks(
-    with_code, marker, write, tmp_path, model_type, tokenizer_class, statuses
+    save_tiny, write, tmp_path, model_type, tokenizer_class, statuses
 ):
-    lm = with_code("BertForMaskedLM", model_type, tokenizer_class)
-    qa = with_code("BertForQuestionAnswering", model_type, tokenizer_class)
+    marker = tmp_path / "the-code-ran"
+    lm, qa = (
+        with_code(save_tiny(f"BertFor{head}"), marker, model_type, tokenizer_class)
+        for head in ("MaskedLM", "QuestionAnswering")
+    )
     texts = write("texts.txt", "the river rose over night .\nnice to meet you .\n" * 20)
     options = f"--output {tmp_path}/trained --max-steps 2 --objective mlm --max-length 16"
     commands = [

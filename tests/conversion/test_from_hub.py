@@ -50,12 +50,7 @@ def folder(tmp_path_factory):
 def server(tmp_path, monkeypatch):
     """The hub, on this machine."""
     with HubServer() as server:
-        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, server.address)
-        monkeypatch.setattr(constants, "ENDPOINT", server.address)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        server.stand_in(monkeypatch, tmp_path)
         monkeypatch.chdir(tmp_path)
         yield server
 

@@ -7,9 +7,11 @@ from transformers import AutoTokenizer
 
 from hf_bert_impl import BertTokenizer
 from hf_bert_impl.conversion import convert
+from hf_bert_impl.conversion.readers.pickles import read_pickled_vocabulary
 from hf_bert_impl.conversion.vocabulary import find_vocabulary, make_tokenizer
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import NOT_PUBLISHED
+from tests.conversion.cases import FIXTURES
 from tests.support.checkpoints import JAPANESE, LETTER_TEXTS, LETTERS, name_tokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "[unusedX]"]
@@ -56,14 +58,7 @@ def test_lower_case(tmp_path, tokens, names, said, asked, expected, reason):
     assert (make_tokenizer(found, None).tokenize("THE")[0] == "the") is expected
 
 
-CODE = """
-from transformers import BertTokenizer
-class Shouting(BertTokenizer):
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        from tokenizers import normalizers
-        self._tokenizer.normalizer = normalizers.Replace("e", "o")
-"""
+CODE = "import transformers\nclass Shouting(transformers.BertTokenizer): pass"
 
 
 @pytest.mark.parametrize(
@@ -96,6 +91,11 @@ def test_a_tokenizer_of_another_class_is_copied(save_tiny, tmp_path, settings, c
     assert check.passed is (True if runs else None)
     with pytest.raises(InputError, match="`do_lower_case` does not apply to the tokenizer"):
         convert(folder, tmp_path / "lower", do_lower_case=True)
+
+
+def test_words_of_codertimo():
+    words = read_pickled_vocabulary(FIXTURES / "codertimo" / "vocab.small")
+    assert words[:5] == ("<pad>", "<unk>", "<eos>", "<sos>", "<mask>") and len(words) == 139
 
 
 def test_a_folder_of_transformers_keeps_its_case(save_tiny, tmp_path):

@@ -6,11 +6,12 @@ import uuid
 
 import pytest
 from huggingface_hub import HfApi, constants, get_token
+from transformers import AutoModelForMaskedLM
 
+from hf_bert_impl.cli import main
 from hf_bert_impl.hub.pushing import push
 from hf_bert_impl.hub.uploading import PushError, Repository, open_repository, reserve, upload
 from tests.support.checkpoints import save_checkpoint
-from tests.support.commands import run_commands
 from tests.support.hub_server import TOKEN, HubServer, Refused
 
 NAME = "someone/small-bert"
@@ -72,29 +73,23 @@ def test_a_place_that_cannot_be_had_is_refused_before_the_training(refusing):
 
 
 @pytest.mark.slow
-def test_commands_that_read_and_write(tmp_path):
-    folder = save_checkpoint(tmp_path / "small-bert", "BertModel")
+def test_commands_that_read_and_write(tmp_path, monkeypatch, capsys):
     masked = save_checkpoint(tmp_path / "masked")
     with HubServer() as server:
-        server.add(NAME, folder)
-        given = [
-            ("verify", NAME, "--no-bf16", "--json"),
-            ("verify", "someone/else"),
-            ("push", masked, "a-model", "--private", "--json"),
-        ]
-        environment = server.environment(tmp_path / "home") | {"COLUMNS": "200"}
-        (verify, unknown, push), _ = run_commands(given, environment)
-    assert [it.status for it in (verify, unknown, push)] == [0, 2, 0]
-    report = json.loads(verify.out)
-    assert report["passed"] and f"BertModel of {NAME}" in report["title"]
-    assert "error: " in unknown.err and "someone/else" in unknown.err
-
+        server.stand_in(monkeypatch, tmp_path)
+        server.add(NAME, save_checkpoint(tmp_path / "small-bert", "BertModel"))
+        assert main(["verify", NAME, "--no-bf16", "--json"]) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert report["passed"] and f"BertModel of {NAME}" in report["title"]
+        assert main(["verify", "someone/else"]) == 2
+        assert "error: someone/else" in capsys.readouterr().err
+        assert main(["push", str(masked), "a-model", "--private", "--no-speed", "--json"]) == 0
+        assert server.address in json.loads(capsys.readouterr().out)["place"]
     held = server.repositories["me/a-model"]
     files = held.at("main")[1]
     assert held.private
     assert files["model.safetensors"] == (masked / "model.safetensors").read_bytes()
     assert {"config.json", "README.md", "modeling_bert.py", "vocab.txt"} <= set(files)
-    assert server.address in json.loads(push.out)["place"]
 
 
 def test_what_an_upload_replaces_and_what_another_branch_keeps(tmp_path, monkeypatch):
@@ -129,8 +124,6 @@ def test_what_an_upload_replaces_and_what_another_branch_keeps(tmp_path, monkeyp
 @pytest.mark.hub
 def test_a_real_push(tiny, tokenizer):
     """Makes a private repository, loads it back from the hub, pushes again, and deletes it."""
-    from transformers import AutoModelForMaskedLM
-
     if not get_token():
         pytest.skip("needs a token that may write to the Hugging Face hub: set HF_TOKEN")
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))

@@ -1,8 +1,7 @@
 """A small Hugging Face hub on the loopback address, for tests without a network.
 
-It serves repositories as the hub's HTTP interface does, to a process of its own that is started
-with `HubServer.environment`: huggingface_hub reads the address when it is imported. It takes
-commits as well, with all files inside them, where the hub wants large ones by Git LFS.
+It serves repositories as the hub's HTTP interface does, and takes commits with all files inside
+them, where the hub wants large ones by Git LFS.
 """
 
 from __future__ import annotations
@@ -10,13 +9,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
+
+import pytest
+from huggingface_hub import constants
 
 TOKEN = "hf_of_the_tests"
 USER = "me"
@@ -84,22 +85,18 @@ class HubServer(ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
 
-    def environment(self, home: Path) -> dict[str, str]:
-        """The environment of a process that takes this server for the hub.
-
-        Args:
-            home: An empty folder for its cache and its settings.
-        """
-        return os.environ | {
-            "HF_ENDPOINT": self.address,
-            "HF_HOME": str(home),
+    def stand_in(self, patch: pytest.MonkeyPatch, home: Path) -> None:
+        """Makes this process take the server for the hub, with a cache in a folder."""
+        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, self.address)
+        for name, value in {
+            "ENDPOINT": self.address,
+            "HUGGINGFACE_CO_URL_TEMPLATE": template,
             "HF_HUB_CACHE": str(home / "hub"),
-            "HF_TOKEN": TOKEN,
-            "HF_HUB_OFFLINE": "0",
-            "TRANSFORMERS_OFFLINE": "0",
-            "HF_HUB_DISABLE_XET": "1",  # a storage with a protocol of its own
-            "NO_PROXY": "127.0.0.1",
-        }
+            "HF_HUB_OFFLINE": False,
+            "HF_HUB_DISABLE_XET": True,  # a storage with a protocol of its own
+        }.items():
+            patch.setattr(constants, name, value)
+        patch.setenv("HF_TOKEN", TOKEN)
 
     def add(self, name: str, folder: Path, *, branch: str = "main") -> str:
         """Makes a commit of a folder's files; gives the commit's name.
