@@ -48,14 +48,11 @@ WAYS = {
 # --- weights ---------------------------------------------------------------------------------
 
 
-def pickled(content):
-    """Weights in a .bin of these bytes."""
-
-    def replace(folder):
-        (folder / "model.safetensors").unlink()
-        (folder / "pytorch_model.bin").write_bytes(content)
-
-    return replace
+def pickled(folder):
+    """Unpickling the weights would run code."""
+    (folder / "model.safetensors").unlink()
+    code = pickle.dumps(Runs(pytest.fail, "code of a pickle was run"))
+    (folder / "pytorch_model.bin").write_bytes(code)
 
 
 def spoil(folder):
@@ -66,11 +63,10 @@ def spoil(folder):
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-CODE = Runs(pytest.fail, "code of a pickle was run")
 INDEX = "model.safetensors.index.json"
 #: The reader of the file, the damage, and words of the line.
 KINDS = [
-    ("model", pickled(pickle.dumps(CODE)), "pytorch_model.bin cannot be"),
+    ("model", pickled, "pytorch_model.bin cannot be"),
     ("model", lambda folder: (folder / "model.safetensors").unlink(), "no weights"),
     ("model", spoil, "NaN or infinite weights: 2 NaN among the 900 of"),
     ("encoder", write("modules.json", [MODULES[0] | {"path": None}]), "without 'type' or 'path'"),

@@ -1,15 +1,17 @@
 """Code that comes with a checkpoint is not run, and no prompt is shown."""
 
 import ast
+import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import hf_bert_impl
 from hf_bert_impl.conversion import convert
-from tests.support.commands import run_commands
 from tests.support.damage import fields
 
 ROOT = Path(__file__).parent.parent
@@ -78,6 +80,16 @@ def with_code(folder, marker, model_type, tokenizer_class):
     return folder
 
 
+#: Runs commands, and says how each ended and what was left on standard input.
+RUN = """
+import json, sys
+from hf_bert_impl.cli import main
+for arguments in json.loads(sys.argv[1]):
+    print("status", main([*map(str, arguments)]), file=sys.stderr)
+print(sys.stdin.read(), file=sys.stderr)
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model_type", "tokenizer_class", "statuses"),
@@ -108,14 +120,16 @@ def test_no_command_runs_it_or_asks(
     ]
     environment = os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules")}
     # In a process of its own, where it could be asked for consent by other ways than `sys.stdin`.
-    results, left = run_commands(commands, environment, lines=["yes"] * 50)
+    told = [sys.executable, "-c", RUN, json.dumps(commands, default=str)]
+    pipes = {"capture_output": True, "text": True, "env": environment}
+    done = subprocess.run(told, input="yes\n" * 50, check=True, **pipes)
     assert not marker.exists()
-    assert left == ["yes"] * 50
-    assert [result.status for result in results] == statuses, results
-    for result in results:
-        if result.status:
-            words = "error: [^\n]*(code of its own|custom code).*, which is not run"
-            assert re.search(words, result.err), result.err
+    assert done.stderr.endswith("yes\n" * 50 + "\n")  # none was read
+    assert [*map(int, re.findall(r"^status (\d)$", done.stderr, re.MULTILINE))] == statuses
+    errors = re.findall(r"^error: .*", done.stderr, re.MULTILINE)
+    assert len(errors) == sum(map(bool, statuses)), done.stderr
+    for error in errors:
+        assert re.search("(code of its own|custom code).*, which is not run", error)
 
 
 def test_a_config_names_no_code_of_the_hub(save_tiny):

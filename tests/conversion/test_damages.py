@@ -52,9 +52,9 @@ def lying(shape=(2,), dtype="float32", content=EIGHT):
 
 
 def pieces(shape, *chunks):
-    """An array in pieces, as flax.serialization cuts one of more than a GiB."""
-    numbers, chunks = ({str(n): it for n, it in enumerate(given)} for given in (shape, chunks))
-    return {"chunks": chunks, "shape": numbers, "__msgpack_chunked_array__": True}
+    """An array in pieces, as flax.serialization cuts one of more than a GiB; in any order."""
+    tables = ({str(n): it for n, it in [*enumerate(given)][::-1]} for given in (shape, chunks))
+    return dict(zip(("shape", "chunks"), tables, strict=True)) | {"__msgpack_chunked_array__": True}
 
 
 FOUR = lying((4,), content=bytes(16))
