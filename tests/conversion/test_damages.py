@@ -28,17 +28,11 @@ def safetensors(table, numbers=EIGHT):
     return struct.pack("<Q", len(table)) + table + numbers
 
 
-def entry(shape, offsets):
-    return f'{{"dtype": "F32", "shape": {shape}, "data_offsets": {offsets}}}'.encode()
-
-
-ONE = entry([2], [0, 8])
+ONE = b'{"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}'
+VAST = b'{"dtype": "F32", "shape": [0, 4611686018427387904], "data_offsets": [0, 0]}'
 #: The library finds other faults.
 SAFETENSORS = {
-    "vast and 0": (
-        safetensors(b'{"a": ' + entry([0, 1 << 62], [0, 0]) + b"}", b""),
-        r"a tensor has the shape \[0, 4611",
-    ),
+    "vast and 0": (safetensors(b'{"a": ' + VAST + b"}", b""), r"a tensor has the shape \[0, 4611"),
     "name twice": (safetensors(b'{"a": ' + ONE + b', "\\u0061": ' + ONE + b"}"), "'a' twice"),
 }
 
