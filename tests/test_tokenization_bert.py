@@ -145,13 +145,14 @@ def test_what_one_saves_the_others_read(tmp_path, writer, reader, switches):
     write("config.json", {"model_type": "bert"})(tmp_path)  # by which AutoTokenizer knows it
     wide = [*WORDS, "é", "É", "e", "##́", "中", "文", "中文"]
     vocab = {word: number for number, word in enumerate(wide)}
-    written = READERS[writer](vocab, **{"do_lower_case": True, **switches}, model_max_length=99)
+    more = {"model_max_length": 99, "padding_side": "left"}
+    written = READERS[writer](vocab, **{"do_lower_case": True, **switches}, **more)
     written.add_tokens(["newword"])
     written.save_pretrained(tmp_path)
     read = READERS[reader].from_pretrained(tmp_path)
     text = "The Apple apple, mat, unknowns É é 中文 newword [MASK]"
     assert outputs(read, text, "pie") == outputs(written, text, "pie")
-    assert read.model_max_length == 99
+    assert {name: getattr(read, name) for name in more} == more
     assert read.get_vocab() == written.get_vocab()
     if reader == "ours":  # upstream lower-cases whatever tokenizer.json says
         (tmp_path / "tokenizer_config.json").unlink()

@@ -13,7 +13,7 @@ import torch
 
 from hf_bert_impl.conversion.readers import archive, mapped
 from hf_bert_impl.conversion.readers.archive import is_archive, open_archive
-from tests.conversion.cases import ARCHIVES, COMPRESS, FIXTURES, pack, refused, tar, zipped
+from tests.conversion.cases import ARCHIVES, FIXTURES, pack, refused, tar, zipped
 
 REAL = FIXTURES / "pytorch_pretrained_bert" / "bert-tiny.tar.gz"
 ZEROS = bytes(4 << 20)
@@ -124,12 +124,12 @@ HOSTILE = {
         zipped(("good", b"1"), ("a_b", b"2")).replace(b"a_b", b"a\0b"),
         "which is no plain path",
     ),
-    "encrypted": (LOCKED, "encrypted"),
+    "encrypted": (LOCKED, DEVICE),
     "bzip2": (zipped(("bad", b"1" * 99), method=zipfile.ZIP_BZIP2), "of a rare compression"),
     "no files in a tar": (tar(("__MACOSX/x", b"1")), "has no files"),
     "many in a zip": (zipped(*((f"{n}", b"1") for n in range(41))), SWELLS),
     "zip bomb": (zipped(("bad", ZEROS)), SWELLS),
-    **{f"{kind} bomb": (COMPRESS[kind](tar(("bad", ZEROS))), SWELLS) for kind in ("gz", "xz")},
+    "bomb behind the end": (gzip.compress(tar(("good", b"1")) + ZEROS), SWELLS),
     "left out bomb": (gzip.compress(tar(("._bad", ZEROS), ("good", b"1"))), SWELLS),
     "pax path": (tar_member(b"1", tarfile.PAX_FORMAT, pax_headers={"path": "../out"}), None),
 }

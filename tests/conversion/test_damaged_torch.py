@@ -196,15 +196,17 @@ def shared_modules():
     return {str(number): module for number in range(20_000)}
 
 
+CIRCLE: dict = {}
+CIRCLE["a"] = CIRCLE
 WHOLE = torch.zeros(1 << 10, 1 << 10)
 ENDLESS = "nests its containers without end"
 VALUES = {
     **{f"view {given}": ({"a": view(*given)}, "a damaged PyTorch file") for given in VIEWS},
     "tensor as dict": ({"a": long_for_ever()}, "twice, or of an unusual type"),
     "sparse": ({"a": torch.ones(2, 3).to_sparse()}, "is a sparse_tensor; save it"),
-    "meta": ({"a": torch.ones(2, 3, device="meta")}, "is a meta_tensor"),
     "repeated": ({f"layer.{n}": WHOLE for n in range(1000)}, "repeat the same few numbers"),
     "shared": (shared_containers(), ENDLESS),
+    "in itself": (CIRCLE, ENDLESS),
     "shared modules": (shared_modules(), ENDLESS),
     "two lines": ({"a\nb": torch.ones(1)}, r"the name 'a\\nb'"),
     "long name": ({"x" * 2000: torch.ones(1)}, "the name 'xxx"),

@@ -141,7 +141,6 @@ H5 = {
         "'layer/out' is a link",
     ),
     "circle": (h5(lambda file: file.update(circle=file["/"])), "second name for one object"),
-    "again": (h5(lambda file: file.update(again=file["layer/good:0"])), "second name for one"),
     "tree in itself": (tree_in_itself(0), "the tree of a group contains itself"),
     "tree behind a block": (tree_in_itself(1024), "the tree of a group contains itself"),
     "numbers elsewhere": (
@@ -305,7 +304,6 @@ INDEX = [
     (b"\xff\xfe{}", "a damaged"),
     (b"[" * 200_000, "a damaged"),
     (b'{"weight_map": {"a": "one.bin", "a": "two.bin"}}', "'a' twice"),
-    (b"[]", "no weight_map"),
     (b'{"weight_map": {}}', "no weight_map"),
     (b'{"weight_map": ["one.bin"]}', "no weight_map"),
     (b'{"weight_map": {"a": 5}}', "maps 'a' to 5"),

@@ -35,11 +35,6 @@ def random_model(class_name, **sizes):
     return {name: tensor for name, tensor in state.items() if name not in names.TIED}, fields
 
 
-def whole_plan(class_name, **sizes):
-    state, fields = random_model(class_name, **sizes)
-    return plan(detect(state), state), fields
-
-
 # --- tensors without a place -------------------------------------------------------------------
 
 TF1 = "tf1_classifier"
@@ -77,7 +72,6 @@ def test_tensors_that_have_no_place(folder, change, message):
 @pytest.mark.parametrize(
     ("held", "config", "head", "expected"),
     [
-        (CLASSIFICATION, {}, None, CLASSIFICATION),
         (CLASSIFICATION, {"architectures": [TOKENS]}, None, TOKENS),
         (CLASSIFICATION, {"architectures": ["TFBertForTokenClassification"]}, None, TOKENS),
         (CLASSIFICATION, {"architectures": [TOKENS]}, "sequence-classification", CLASSIFICATION),
@@ -91,8 +85,8 @@ def test_tensors_that_have_no_place(folder, change, message):
     ],
 )
 def test_inferred_class(held, config, head, expected):
-    whole, _ = whole_plan(held)
-    found = infer(whole, config, head)
+    state, _ = random_model(held)
+    found = infer(plan(TRANSFORMERS, state), config, head)
     assert found.class_name == expected
     assert found.reason
 
@@ -124,8 +118,8 @@ def test_heads_that_cannot_be():
     ],
 )
 def test_configs_that_do_not_fit(changes, message):
-    whole, fields = whole_plan(CLASSIFICATION, num_labels=4)
-    found = infer(whole, {})
+    state, fields = random_model(CLASSIFICATION, num_labels=4)
+    found = infer(plan(TRANSFORMERS, state), {})
     assert check_config(fields, found) == fields
     with pytest.raises(InputError, match=message):
         check_config(fields | changes, found)

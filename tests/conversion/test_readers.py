@@ -54,7 +54,6 @@ def test_signatures(form):
         ("safetensors", "hf_mlm_no_pooler/model.safetensors", 4000),
         ("torch", "hf_legacy/pytorch_model.bin", 0),
         ("torch", "pytorch_pretrained_bert/pytorch_model.bin", 14_000),
-        ("torch", "codertimo/torch1.0/bert.model.ep0", 14_000),
         ("flax", "flax_sharded/flax_model-00002-of-00002.msgpack", 300),
         ("h5", "tf2_h5_sharded/tf_model-00003-of-00007.h5", 2000),
         ("tf1", "tf1_sharded/bert_model.ckpt.data-00001-of-00002", 0),

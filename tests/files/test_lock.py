@@ -36,6 +36,7 @@ def test_a_folder_beside_which_nothing_can_be_written(tmp_path, monkeypatch):
     (tmp_path / "out").mkdir()
     monkeypatch.setattr(os, "access", lambda *_: False)
     with output_lock(tmp_path / "out"):
+        assert [*(tmp_path / "out").iterdir()]
         check_output(tmp_path / "out", (), overwrite=False)  # the lock is no content
         assert is_held(tmp_path / "out")
     assert not is_held(tmp_path / "out")
