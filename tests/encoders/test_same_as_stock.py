@@ -22,6 +22,7 @@ from tests.encoders.cases import (
     random_labels,
 )
 from tests.model.cases import assert_same_gradients, gradients
+from tests.model.packing.rows import packed, totals
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -141,18 +142,16 @@ def test_packed_input(name):
     model, stock = pair(name, 5)
     batch = random_batch(stock, "right")
     tokens = attended_positions(batch)
-    packed = {"input_ids": batch["input_ids"][tokens][None]}
-    packed["cu_seq_lens_q"] = torch.tensor([0, *tokens.sum(1).tolist()]).cumsum(0).int()
     if "Question" not in name and "For" in name:
-        labels = packed["labels"] = random_labels(stock, batch)["labels"]
+        labels = batch["labels"] = random_labels(stock, batch)["labels"]
         if labels.ndim == 2:
-            packed["labels"], labels = labels[tokens][None], labels.masked_fill(~tokens, -100)
-        batch["labels"] = labels
+            labels[~tokens] = -100
+    row = packed(batch, tokens) | {"cu_seq_lens_q": totals(tokens.sum(1).tolist())}
     for is_hooked in (False, True):
         if is_hooked:
             layers_of(model)[0].register_forward_hook(lambda *_: None)
         with torch.no_grad():
-            found, expected = model(**packed), stock(**batch)
+            found, expected = model(**row), stock(**batch)
         for key, theirs in expected.items():
             ours = found[key]
             if theirs.shape[:2] == tokens.shape:

@@ -22,7 +22,7 @@ from tests.model.cases import (
     random_config,
     random_labels,
 )
-from tests.model.packing.rows import positions, totals
+from tests.model.packing.rows import packed, positions, totals
 
 ROW_MASKS = ("none", "right", "left", "both", "holes", "empty row")
 #: Ways to give our model an attention mask (B, S) bool.
@@ -202,12 +202,14 @@ def draw_batch(trial: Trial) -> tuple[dict[str, Any], dict[str, Any], Tensor]:
             inputs.pop(name)
     reference = inputs | labels
     if trial.is_packed:
-        by_token = {name for name, x in reference.items() if x.shape[:2] == tokens.shape}
-        ours = {k: v[tokens][None] if k in by_token else v for k, v in reference.items()}
         lengths = tokens.sum(1).tolist()
         by_positions = {"position_ids": positions(lengths)}
-        ours |= by_positions if trial.seed % 2 else {"cu_seq_lens_q": totals(lengths)}
-        return ours, reference | {"attention_mask": tokens.long()}, tokens
+        places = by_positions if trial.seed % 2 else {"cu_seq_lens_q": totals(lengths)}
+        return (
+            packed(reference, tokens) | places,
+            reference | {"attention_mask": tokens.long()},
+            tokens,
+        )
     if trial.form in WIDE:
         allowed, added = wide_mask(trial, tokens, generator)
         ours = reference | {"attention_mask": WIDE[trial.form](allowed, added)}

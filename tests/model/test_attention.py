@@ -126,57 +126,37 @@ def test_pruning_what_is_not_there(fixtures_dir, heads, said):
     assert model.encoder.layer[0].attention.self.num_attention_heads == 4
 
 
-@pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])
-def test_a_packed_row_longer_than_the_positions(kind):
-    fields = dict(position_embedding_type=kind, max_position_embeddings=19)
-    model, _ = model_and_batch("BertLMHeadModel", 4, **fields)
-    ids = torch.randint(5, 61, (1, 29))
-    lengths = [13, 2, 14]
-    positions = torch.cat([torch.arange(length) for length in lengths])[None]
-    with torch.no_grad():
-        found = model(ids, position_ids=positions).logits.split(lengths, dim=1)
-        for part, logits in zip(ids.split(lengths, dim=1), found, strict=True):
-            assert largest(logits - model(part).logits) < 1e-4
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("additive", [False, True])
-def test_masks_between_queries_and_keys(backend, additive):
-    """A mask a query, as upstream's sdpa backend takes it in four dimensions."""
-    model, batch = model_and_batch("BertModel", 8, "none", attn_implementation=backend)
-    wide = torch.rand(5, 1, 13, 13, generator=torch.Generator().manual_seed(2)) > 0.5
-    wide[:, :, range(13), range(13)] = True
-    reference = reference_model(model)
-    reference.set_attn_implementation("sdpa")
-    expected = outputs(reference, batch, attention_mask=wide)
-    given = (~wide).float() * torch.finfo(torch.float32).min if additive else wide[:, 0].long()
-    assert_same(outputs(model, batch, attention_mask=given), expected, batch)
-    found = outputs(model, batch, attention_mask=given, output_attentions=True)
-    for probabilities in found.attentions:
-        assert not probabilities[~wide.expand_as(probabilities)].any()
-
-
-KEY_MASKS = {
-    "bool": lambda mask: mask[:, None, None].bool(),
-    "one for all rows": lambda mask: mask[:1, None, None],
-    "added -inf": lambda mask: torch.where(mask[:, None, None] == 1, 0.0, -torch.inf),
-    "added -10000": lambda mask: (1.0 - mask[:, None, None]) * -10000.0,
+KEYS = masks()["right"].roll(-1, 0)[:, None, None].bool()
+PAIRS = torch.rand(5, 1, 13, 13, generator=torch.Generator().manual_seed(2)) > 0.5
+#: What is attended, (B or 1, 1, Q or 1, K), and the ways to say it.
+ATTENDED = {"keys": KEYS, "keys of all rows": KEYS[:1], "pairs": PAIRS | torch.eye(13).bool()}
+SAID = {
+    "bool": lambda attended: attended,
+    "long": lambda attended: (
+        attended.squeeze(1).long() if attended.shape[2] > 1 else attended.int()
+    ),
+    "added -inf": lambda attended: torch.where(attended, 0.0, -torch.inf),
+    "added -10000": lambda attended: torch.where(attended, 0.0, -10000.0),
 }
 
 
-@pytest.mark.parametrize("form", KEY_MASKS)
+@pytest.mark.parametrize("said", SAID)
+@pytest.mark.parametrize("what", ATTENDED)
 @pytest.mark.parametrize("padding_free", [True, False])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_masks_of_keys_in_four_dimensions(backend, padding_free, form):
-    """(B, 1, 1, S) says what (B, S) says."""
+def test_masks_of_keys_and_of_pairs(backend, padding_free, what, said):
+    """As upstream's sdpa backend takes them."""
+    attended = ATTENDED[what]
     fields = dict(attn_implementation=backend, padding_free=padding_free)
-    rows = masks()["right"].roll(-1, 0)  # the first is not whole, since it may be that of all
-    mask = rows[:1].expand(5, 13) if form == "one for all rows" else rows
-    model, batch = model_and_batch("BertForMaskedLM", 8, mask, **fields)
-    given = batch | {"attention_mask": KEY_MASKS[form](rows)}
-    assert_same(outputs(model, given), outputs(reference_model(model), batch), batch)
+    rows = attended.any(2)[:, 0].expand(5, 13).long()
+    model, batch = model_and_batch("BertForMaskedLM", 8, rows, **fields)
+    reference = reference_model(model)
+    reference.set_attn_implementation("sdpa")
+    expected = outputs(reference, batch | {"attention_mask": attended})
+    given = batch | {"attention_mask": SAID[said](attended)}
+    assert_same(outputs(model, given), expected, batch)
     for probabilities in outputs(model, given, output_attentions=True).attentions:
-        assert not probabilities.transpose(1, 3)[mask == 0].any()
+        assert not probabilities[~attended.expand_as(probabilities)].any()
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from hf_bert_impl.model.preparing import prepared_kernels
 from tests.model import cases
 from tests.model.conformance import Case, ModelConformance
-from tests.model.packing.rows import GIVEN, LENGTHS
+from tests.model.packing.rows import GIVEN, LENGTHS, REAL, TOTAL, packed, positions
 
 FEW_HEADS = ("BertModel", "BertForPreTraining", "BertForSequenceClassification")
 
@@ -77,21 +77,18 @@ class TestPacked(ModelConformance):
 
     def batches(self, model, labels=False):
         head = type(model).__name__
-        real = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
-        batch = cases.random_batch(head, model.config, real.long())
+        batch = cases.random_batch(head, model.config, REAL.long())
         if labels and head != "BertForQuestionAnswering":  # whose packed input takes none
             batch |= cases.random_labels(head, model.config, batch)
-            if batch.get("labels", real[0]).shape == real.shape:
-                batch["labels"][~real] = -100
+            if batch.get("labels", REAL[0]).shape == REAL.shape:
+                batch["labels"][~REAL] = -100
                 batch["labels"][:, 0] = -100  # in a decoder the sequence before would predict it
-        packed = {k: v[real][None] if v.shape == real.shape else v for k, v in batch.items()}
-        del packed["attention_mask"], packed["position_ids"]
         for given, give in GIVEN.items():
-            places = torch.arange(sum(LENGTHS))
-            if "through" not in given:
-                places = torch.cat([torch.arange(length) for length in LENGTHS])
-            positions = torch.zeros_like(batch["input_ids"]).masked_scatter(real, places)
-            yield Case(batch | {"position_ids": positions}, real, packed | give())
+            if "through" in given and model.config.max_position_embeddings < TOTAL:
+                continue
+            places = positions((TOTAL,) if "through" in given else LENGTHS)
+            padded = torch.zeros_like(batch["input_ids"]).masked_scatter(REAL, places)
+            yield Case(batch | {"position_ids": padded}, REAL, packed(batch) | give())
 
 
 class TestPackedDecoder(TestPacked):
@@ -158,8 +155,10 @@ class TestRelativeMaskedOut(TestMaskedOut, TestSinusoidal):
 
 
 class TestPackedRelative(TestPacked, TestSinusoidal):
+    """The row is longer than the positions."""
+
     heads = ("BertModel", "BertLMHeadModel")
-    fields: ClassVar = TestPacked.fields | TestRelativeKeyQuery.fields
+    fields: ClassVar = TestRelativeKeyQuery.fields | dict(max_position_embeddings=19)
     test_train_mode = None
 
 

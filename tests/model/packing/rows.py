@@ -1,44 +1,43 @@
 """Several sequences end to end in one row, and what says so."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from tests.model.cases import random_config, random_model
+from tests.model.cases import model_and_batch
 
 LENGTHS = (5, 1, 8, 5, 3)
 TOTAL = sum(LENGTHS)
+#: (B, S) bool: their tokens in a padded batch.
+REAL = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
 
 
-def model_and_rows(head: str = "BertModel", seed: int = 1, **fields: Any) -> tuple[Any, list[dict]]:
-    """A random model, and five sequences for it as (S,) tensors of ids and token types."""
+def model_and_rows(head: str = "BertModel", seed: int = 1, **fields: Any) -> tuple[Any, dict]:
+    """A random model, and a padded batch of five sequences for it."""
     sizes = dict(type_vocab_size=3, num_hidden_layers=2, max_position_embeddings=33)
-    config = random_config(seed, head, **(sizes | fields))
-    generator = torch.Generator().manual_seed(0)
-    rows = [
-        {
-            "input_ids": torch.randint(1, config.vocab_size, (n,), generator=generator),
-            "token_type_ids": torch.randint(0, config.type_vocab_size, (n,), generator=generator),
-        }
-        for n in LENGTHS
-    ]
-    return random_model(head, config), rows
+    return model_and_batch(head, seed, REAL.long(), **(sizes | fields))
 
 
-def packed(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """One row, as DataCollatorWithFlattening lays it out, with token types."""
-    return {name: torch.cat([row[name] for row in rows])[None] for name in rows[0]}
+def packed(batch: Mapping[str, Tensor], real: Tensor = REAL) -> dict[str, Tensor]:
+    """The tokens of a padded batch end to end in one row, without its mask and positions."""
+    return {
+        name: value[real][None] if value.shape[:2] == real.shape else value
+        for name, value in batch.items()
+        if name not in ("attention_mask", "position_ids")
+    }
 
 
-def positions(lengths: tuple[int, ...] | list[int] = LENGTHS) -> torch.Tensor:
+def positions(lengths: tuple[int, ...] | list[int] = LENGTHS) -> Tensor:
     return torch.cat([torch.arange(n) for n in lengths])[None]
 
 
-def totals(lengths: tuple[int, ...] | list[int] = LENGTHS) -> torch.Tensor:
+def totals(lengths: tuple[int, ...] | list[int] = LENGTHS) -> Tensor:
     return torch.tensor([0, *lengths]).cumsum(0).int()
 
 
-def ones() -> torch.Tensor:
+def ones() -> Tensor:
     return torch.ones(1, TOTAL, dtype=torch.long)
 
 

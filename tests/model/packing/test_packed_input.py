@@ -9,6 +9,7 @@ from tests.model.cases import HEADS, assert_same, outputs, tensors
 from tests.model.packing.rows import (
     GIVEN,
     LENGTHS,
+    REAL,
     TOTAL,
     model_and_rows,
     ones,
@@ -28,9 +29,9 @@ def assert_equal(found, expected):
 
 def test_the_collator_of_transformers():
     model, rows = model_and_rows("BertForTokenClassification", 2)
-    rows = [{"input_ids": row["input_ids"]} for row in rows]
-    expected = outputs(model, packed(rows), position_ids=positions())
-    lists = [{"input_ids": row["input_ids"].tolist()} for row in rows]
+    ids = packed(rows)["input_ids"]
+    expected = outputs(model, {"input_ids": ids}, position_ids=positions())
+    lists = [{"input_ids": row.tolist()} for row in ids[0].split(LENGTHS)]
     for options in ({}, {"return_flash_attn_kwargs": True}):
         batch = DataCollatorWithFlattening(return_tensors="pt", **options)(lists)
         batch.pop("labels")
@@ -41,13 +42,9 @@ def test_the_collator_of_transformers():
 def test_a_decoder_reads_an_encoder(given):
     model, rows = model_and_rows("BertLMHeadModel", add_cross_attention=True)
     states = torch.randn(1, 9, model.config.hidden_size, generator=torch.Generator().manual_seed(2))
-    real = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
-    batch = {
-        name: torch.zeros(real.shape, dtype=torch.long).masked_scatter(real, values)
-        for name, values in packed(rows).items()
-    }
-    batch |= {"attention_mask": real.long(), "encoder_hidden_states": states.expand(5, 9, -1)}
-    expected = outputs(reference_model(model), batch).logits[real]
+    rows["position_ids"] = torch.arange(REAL.shape[1]).expand(REAL.shape)
+    across = {"encoder_hidden_states": states.expand(5, 9, -1)}
+    expected = outputs(reference_model(model), rows | across).logits[REAL]
     found = outputs(model, packed(rows) | GIVEN[given]() | {"encoder_hidden_states": states})
     torch.testing.assert_close(found.logits[0], expected, atol=2e-5, rtol=2e-5)
 
