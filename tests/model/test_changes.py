@@ -3,7 +3,7 @@
 `tests/fuzz` draws the same changes for random models.
 """
 
-import copy
+import functools
 import itertools
 
 import pytest
@@ -73,6 +73,18 @@ def first_token_subtracted(inner, states):
     return states - states[:, :1]
 
 
+def of_transformers(path, site):
+    """A module of transformers in ours."""
+    if not site.is_reference:
+        theirs = reference_model(site.model).bert.get_submodule(path)
+        site.model.bert.set_submodule(path, theirs)
+
+
+PATHS = (
+    *("embeddings", "encoder", "pooler", "encoder.layer.0", "encoder.layer.1.attention"),
+    *("encoder.layer.0.attention.self", "encoder.layer.1.attention.output"),
+    *("encoder.layer.0.intermediate", "encoder.layer.1.output"),
+)
 #: Changes of both models, in addition to those of the random trials. Some modules read padding.
 BOTH = {
     "attention of one's own": lambda s: of_another_class(s.attention, mean_attention),
@@ -92,6 +104,7 @@ BOTH = {
     "wrapped linear layers": lambda s: wrap_all(s.model, nn.Linear),
     "wrapped embeddings": lambda s: wrap_all(s.model, nn.Embedding),
     "wrapped LayerNorms": lambda s: wrap_all(s.model, nn.LayerNorm),
+    **{f"transformers' {path}": functools.partial(of_transformers, path) for path in PATHS},
 }
 
 
@@ -147,28 +160,6 @@ def test_a_change(change, place, ready):
         assert_same_as_upstream(model, batch, 1e-4, reference=reference)
     model.eval().prepare_for_inference()
     assert_same_as_upstream(model, batches[0], 1e-4, reference=reference.eval())
-
-
-PATHS = [
-    *("embeddings", "encoder", "pooler", "encoder.layer.0", "encoder.layer.1.attention"),
-    *("encoder.layer.0.attention.self", "encoder.layer.1.attention.output"),
-    *("encoder.layer.0.intermediate", "encoder.layer.1.output"),
-]
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_modules_of_transformers_in_ours(path, ready):
-    """Padding is then computed too."""
-    model, reference, batches = pair()
-    ready(model, reference)
-    outputs(model, batches[0])
-    parent, _, name = f"bert.{path}".rpartition(".")
-    theirs = copy.deepcopy(reference.get_submodule(f"bert.{path}"))
-    setattr(model.get_submodule(parent), name, theirs)
-    for batch in batches:
-        everywhere = torch.ones_like(batch["input_ids"]).bool()
-        ours, theirs = model.base_model, reference.base_model
-        assert_same_as_upstream(ours, batch, reference=theirs, real=everywhere)
 
 
 @pytest.mark.parametrize("path", ["embeddings", "encoder.layer.1.intermediate"])
@@ -270,33 +261,24 @@ def test_a_subclass_that_declares_it():
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
+@torch.no_grad()
 def test_inner_modules_called_by_a_wrapper(backend):
+    """With all that transformers gives its own."""
     model, batch = model_and_batch("BertForPreTraining", 2, "holes", attn_implementation=backend)
     reference = reference_model(model)
     reference.set_attn_implementation(backend)
-    mask = batch["attention_mask"][:, None, None].bool()
-    added = torch.zeros(5, 1, 13, 13).masked_fill(~mask, torch.finfo(torch.float32).min)
-    ids = batch["input_ids"]
-    found = []
-    for one in (model, reference):
-        bert, layer = one.bert, one.bert.encoder.layer[0]
-        with torch.no_grad():
-            states = bert.embeddings(ids, batch["token_type_ids"])
-            encoded = bert.encoder(states, attention_mask=added)
-            assert encoded[0] is encoded.last_hidden_state
-            inner = layer.attention.self(states, added)[0]
-            attended = layer.attention(states, added)[0]
-            found.append(
-                [
-                    *(states, bert.embeddings(inputs_embeds=states)),
-                    bert.embeddings(ids[:, :3], None, None, None, 4),
-                    *(encoded[0], inner, attended, layer(states, added)),
-                    layer.output(layer.intermediate(attended), attended),
-                    layer.attention.output(attended, states),
-                    *one.cls(encoded[0], bert.pooler(encoded[0])),
-                ]
-            )
-    torch.testing.assert_close(*found, atol=2e-5, rtol=1e-5)
+    calls = []
+    for name, module in [*reference.named_modules()][2:]:  # those below `bert`, and heads
+        module.register_forward_hook(
+            lambda _, *call, name=name: calls.append((name, *call)), with_kwargs=True
+        )
+    reference(**batch)
+    states = torch.randn(5, 3, model.config.hidden_size)
+    for inputs in ((None, None, None, states), (batch["input_ids"][:, :3], None, None, None, 4)):
+        reference.bert.embeddings(*inputs)
+    for name, inputs, options, expected in calls:
+        found = model.get_submodule(name)(*inputs, **options)
+        torch.testing.assert_close(tree_leaves(found), tree_leaves(expected), atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("owner", [nn.Module, layers.BertIntermediate])
