@@ -145,6 +145,16 @@ def adapt_a_layer(model):
     layer.get_submodule(linear_in(layer)).__class__ = Flipped
 
 
+def adapt_the_head(model):
+    (*_, last) = [part for part in model.modules() if isinstance(part, nn.Linear)]
+    last.__class__ = Flipped
+
+
+def wrap_forward(model):
+    """As a caller watches a model."""
+    model.base_model.forward = functools.partial(model.base_model.forward)
+
+
 #: Changes of both models that packed rows support.
 PACKED = {
     "weights": step,
@@ -162,6 +172,8 @@ PADDED = {
     "a mask of pairs": {"attention_mask": torch.ones(5, 1, 13, 13).bool()},
     "a hook of a layer": double_a_layer,
     "an adapter of another library": adapt_a_layer,
+    "an adapter of the head": adapt_the_head,
+    "a wrapped forward": wrap_forward,
 }
 
 
@@ -223,24 +235,6 @@ def test_an_activation_that_is_not_alone():
         layer.intermediate = Twice(layer.intermediate)
     model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
     batch = random_batch(stock, "left")
-    assert_as_stock(model, stock, batch, 1e-4)
-
-
-@pytest.mark.parametrize("name", ["RobertaModel", "RobertaForMaskedLM"])
-def test_a_wrapped_forward(name):
-    """As a caller watches a model."""
-    model, stock = pair(name, 6)
-    model.base_model.forward = functools.partial(model.base_model.forward)
-    assert_as_stock(model, stock, random_batch(stock, "right"))
-
-
-def test_another_head_after_a_call():
-    model, stock = pair("RobertaForTokenClassification", 6)
-    batch = random_batch(stock, "right")
-    call(model, batch)
-    for one in (model, stock):
-        one.classifier = copy.deepcopy(one.classifier)
-        one.classifier.__class__ = Flipped
     assert_as_stock(model, stock, batch, 1e-4)
 
 

@@ -25,10 +25,6 @@ class Case(NamedTuple):
     real: Tensor
     packed: dict[str, Tensor] | None = None
 
-    @property
-    def given(self) -> dict[str, Tensor]:
-        return self.packed or self.batch
-
 
 class ModelConformance:
     """The tests. The heads and backends of a class are its parameters."""

@@ -103,9 +103,11 @@ def test_labels(head, labels, said):
 def test_calls_of_other_kinds():
     config = random_config(1, **SIZES, is_decoder=True, add_cross_attention=True)
     model = random_model("BertModel", config)
-    other = {"encoder_hidden_states": torch.ones(2, 3, config.hidden_size)}
-    added = -1e9 * torch.ones(2, 3)
-    refuses(model, "encoder_attention_mask holds -1e", IDS, encoder_attention_mask=added, **other)
+    rows = torch.ones(3, 3, config.hidden_size)
+    refuses(model, "encoder_hidden_states has shape", IDS, encoder_hidden_states=rows)
+    for mask, said in ((-1e9 * torch.ones(2, 3), "holds -1e"), (torch.ones(2, 4), "has shape")):
+        other = {"encoder_hidden_states": rows[:2], "encoder_attention_mask": mask}
+        refuses(model, f"encoder_attention_mask {said}", IDS, **other)
     choices = random_model("BertForMultipleChoice", random_config(1, **SIZES))
     for given in ({"input_ids": IDS}, {}, {"inputs_embeds": torch.ones(2, 3, 4)}):
         refuses(choices, "batch, choices, sequence", **given)

@@ -37,10 +37,6 @@ def codertimo(**fields):
 # What follows is the original's arithmetic, from its formulas. `p` are the dropout probabilities.
 
 
-def original_norm(x, scale, shift):
-    return scale * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6) + shift
-
-
 def original_positions(length, width):
     column = torch.arange(width, dtype=torch.float64)
     angle = torch.arange(length)[:, None] * torch.exp(-(column // 2 * 2) * math.log(1e4) / width)
@@ -55,37 +51,36 @@ def original_loss(w, config, batch, labels, p=0.0, p_attention=0.0):
         return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
 
     def norm(x, name):
-        return original_norm(x, w[f"{name}.weight"], w[f"{name}.bias"])
+        normed = (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6)
+        return w[f"{name}.weight"] * normed + w[f"{name}.bias"]
 
     def embed(ids, name):
         return functional.embedding(ids, w[f"bert.embeddings.{name}.weight"], padding_idx=0)
 
+    def by_head(x, name):
+        return linear(x, name).unflatten(-1, (config.num_attention_heads, -1)).transpose(1, 2)
+
     ids = batch["input_ids"]
-    rows, length = ids.shape
-    x = embed(ids, "word_embeddings") + original_positions(length, config.hidden_size)
+    x = embed(ids, "word_embeddings") + original_positions(ids.shape[1], config.hidden_size)
     x = drop(x + embed(batch["token_type_ids"], "token_type_embeddings"))
     for number in range(config.num_hidden_layers):
         block = f"bert.encoder.layer.{number}"
         normed = norm(x, f"{block}.attention.output.LayerNorm")
         query, key, value = (
-            linear(normed, f"{block}.attention.self.{name}")
-            .view(rows, length, config.num_attention_heads, -1)
-            .transpose(1, 2)
-            for name in ("query", "key", "value")
+            by_head(normed, f"{block}.attention.self.{name}") for name in ("query", "key", "value")
         )
         scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
         scores = scores.masked_fill((ids > 0)[:, None, None, :] == 0, -1e9)
         attended = drop(scores.softmax(-1), p_attention) @ value
-        attended = attended.transpose(1, 2).reshape(rows, length, -1)
+        attended = attended.transpose(1, 2).flatten(2)
         x = x + drop(linear(attended, f"{block}.attention.output.dense"))
         inner = linear(norm(x, f"{block}.output.LayerNorm"), f"{block}.intermediate.dense")
         inner = functional.gelu(inner, approximate="tanh")
         x = drop(x + drop(linear(drop(inner), f"{block}.output.dense")))
-    nsp = linear(x[:, 0], "cls.seq_relationship").log_softmax(-1)
-    mlm = linear(x, "cls.predictions.decoder").log_softmax(-1)
-    return functional.nll_loss(nsp, labels["next_sentence_label"]) + functional.nll_loss(
-        mlm.transpose(1, 2), labels["labels"], ignore_index=-100
-    )
+    nsp = linear(x[:, 0], "cls.seq_relationship")
+    mlm = linear(x, "cls.predictions.decoder").transpose(1, 2)
+    losses = (nsp, labels["next_sentence_label"]), (mlm, labels["labels"])
+    return sum(functional.cross_entropy(*each) for each in losses)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,9 @@ configuration_common = suite.load("test_configuration_common")
 training_mixin = suite.load("test_training_mixin")
 
 Inputs = dict[str, torch.Tensor]
+SIZES: dict[str, Any] = dict(
+    hidden_size=36, num_hidden_layers=2, num_attention_heads=4, intermediate_size=45
+)
 
 
 class BertModelTester:
@@ -33,28 +36,17 @@ class BertModelTester:
     batch_size = 5
     seq_length = 7
     num_choices = 3
-    hidden_size = 36
-    num_hidden_layers = 2
-    num_attention_heads = 4
-    intermediate_size = 45
     # For test_training_overfit, which generates text with this class.
     causal_lm_class = BertLMHeadModel
 
     def __init__(self, parent: unittest.TestCase, variant: dict[str, Any]) -> None:
         self.parent = parent
-        self.variant = variant
+        self.fields = SIZES | dict(vocab_size=99, max_position_embeddings=65, type_vocab_size=3)
+        self.fields |= variant
+        vars(self).update(SIZES)
 
     def get_config(self) -> BertConfig:
-        return BertConfig(
-            vocab_size=99,
-            hidden_size=self.hidden_size,
-            num_hidden_layers=self.num_hidden_layers,
-            num_attention_heads=self.num_attention_heads,
-            intermediate_size=self.intermediate_size,
-            max_position_embeddings=65,
-            type_vocab_size=3,
-            **self.variant,
-        )
+        return BertConfig(**self.fields)
 
     def prepare_config_and_inputs_for_common(self) -> tuple[BertConfig, Inputs]:
         config = self.get_config()
