@@ -1,6 +1,5 @@
 """Contestants as processes: all of them end, and failures are reported."""
 
-import contextlib
 import functools
 import os
 import signal
@@ -44,16 +43,6 @@ def wait_for(condition):
         time.sleep(0.02)
 
 
-def children_with(process, words):
-    """Children whose command line has these words; one that ends meanwhile has none."""
-    found = []
-    for child in process.children():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if words in " ".join(child.cmdline()):
-                found.append(child)
-    return found
-
-
 def test_errors_and_ends_are_losses(tmp_path):
     def make(maker=Fragile):
         return Contestant("one", "float32", maker, 1, str(tmp_path))
@@ -89,7 +78,7 @@ def test_a_command_that_is_stopped_leaves_nobody(number, tmp_path):
     command = subprocess.Popen(words, env=os.environ | {"TMPDIR": str(tmp_path)}, **pipes)
     try:
         process = psutil.Process(command.pid)
-        wait_for(lambda: children_with(process, "benchmark.contest"))
+        wait_for(process.children)
         children = process.children(recursive=True)
         command.send_signal(number)
         out, err = command.communicate(timeout=60)

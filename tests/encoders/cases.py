@@ -24,23 +24,18 @@ HEADS = (
     *("Model", "ForMaskedLM", "ForSequenceClassification", "ForMultipleChoice"),
     *("ForTokenClassification", "ForQuestionAnswering", "ForPreTraining"),
 )
-#: Further fields of the newer architectures.
+#: Newer architectures, and their further fields.
+NEWER = (
+    *("NomicBert", "Gte", "JinaEmbeddingsV3", "ModernBert", "EuroBert", "Ernie"),
+    *("RobertaPreLayerNorm", "XLMRobertaXL", "RoCBert"),
+)
+LAYERS = ["sliding_attention", "full_attention"]
 FIELDS: dict[str, dict[str, Any]] = {
-    "NomicBert": {},
-    "Gte": {},
-    "JinaEmbeddingsV3": {},
-    "ModernBert": {
-        "local_attention": 6,
-        "num_hidden_layers": 2,
-        "layer_types": ["sliding_attention", "full_attention"],
-    },
+    "ModernBert": {"local_attention": 6, "num_hidden_layers": 2, "layer_types": LAYERS},
     "EuroBert": {"num_key_value_heads": 1},
-    "Ernie": {},
-    "RobertaPreLayerNorm": {},
-    "XLMRobertaXL": {},
     "RoCBert": {"shape_vocab_size": 50, "pronunciation_vocab_size": 50},
 }
-ALL = [prefix for prefix in (*PREFIXES, *FIELDS) if hasattr(transformers, f"{prefix}Model")]
+ALL = [prefix for prefix in (*PREFIXES, *NEWER) if hasattr(transformers, f"{prefix}Model")]
 CLASSES = [
     prefix + head
     for prefix in ALL

@@ -3,6 +3,7 @@
 import copy
 import tempfile
 import types
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -70,12 +71,12 @@ def new_linear(site: Site) -> None:
     site.layer.output.dense.weight.copy_(site.noisy(site.layer.output.dense.weight))
 
 
-def layer_of_another_class(site: Site) -> None:
-    def forward(self: Any, inner: Tensor, states: Tensor) -> Tensor:
-        return 2 * self.LayerNorm(self.dense(inner) + states)
+def of_another_class(module: Any, forward: Callable[..., Any]) -> None:
+    module.__class__ = type("Other", (type(module),), {"forward": forward})
 
-    output = site.layer.output
-    output.__class__ = type("Other", (type(output),), {"forward": forward})
+
+def doubled_output(self: Any, inner: Tensor, states: Tensor) -> Tensor:
+    return 2 * self.LayerNorm(self.dense(inner) + states)
 
 
 def twice(self: nn.Module, *inputs: Tensor) -> Tensor:
@@ -137,7 +138,7 @@ MODULES = {
     "modules swapped": swap_modules,
     "new Linear": new_linear,
     "Linear of another class": lambda s: setattr(s.attention.value, "__class__", Doubled),
-    "layer of another class": layer_of_another_class,
+    "layer of another class": lambda s: of_another_class(s.layer.output, doubled_output),
     "new activation": lambda s: setattr(s.layer.intermediate, "intermediate_act_fn", nn.Tanh()),
     "new dropout": lambda s: setattr(s.layer.attention.output, "dropout", Doubling()),
     "hook": lambda s: s.layer.intermediate.dense.register_forward_hook(lambda m, i, o: 2 * o),
@@ -181,7 +182,7 @@ NOTHING = {
 CHANGES = WEIGHTS | WHOLE_WEIGHTS | MODULES | DEPTH | LAST | FRESH | DTYPE | NOTHING
 
 
-def apply(name: str, site: Site) -> Any:
+def apply(name: str, site: Site, changes: Mapping[str, Any] = CHANGES) -> Any:
     """Makes the change; returns the model, or the new model that the change made."""
-    made = CHANGES[name](site)
+    made = changes[name](site)
     return made if isinstance(made, nn.Module) and type(made) is type(site.model) else site.model

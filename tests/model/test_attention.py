@@ -52,7 +52,6 @@ def test_head_mask_of_transformers_4(fixtures_dir, which, padding_free, backend)
     expected = {name: values[f"{name}_{which}"] for name in ("logits", "all_encoder_layers")}
     assert assert_as_fixture(model, expected, batch, real) == expected.keys()
     output = outputs(model, batch, output_attentions=True)
-    assert largest(output.logits - expected["logits"]) < TOLERANCE
     for ours, theirs in zip(output.attentions, values[f"attentions_{which}"], strict=True):
         assert largest((ours - theirs).transpose(1, 2)[real]) < TOLERANCE
 

@@ -16,7 +16,7 @@ import hf_bert_impl
 from hf_bert_impl.model import layers
 from hf_bert_impl.model.preparing import prepared_kernels
 from hf_bert_impl.parity import reference_model
-from tests.fuzz.changes import CHANGES, WEIGHTS, Site, apply
+from tests.fuzz.changes import CHANGES, WEIGHTS, Site, apply, of_another_class
 from tests.model.cases import (
     HEADS,
     assert_same,
@@ -57,14 +57,6 @@ def mean_attention(self, hidden_states, attention_mask=None, **kwargs):
     return hidden_states.mean(dim=1, keepdim=True) + hidden_states, None
 
 
-def of_another_class(module, forward):
-    module.__class__ = type("Other", (type(module),), {"forward": forward})
-
-
-def without_bias(site):
-    site.module._parameters["bias"] = None
-
-
 def dropping_all(dropout):
     dropout.train().p = 1.0
 
@@ -90,7 +82,7 @@ BOTH = {
     "attention of one's own": lambda s: of_another_class(s.attention, mean_attention),
     "dropout of one's own": lambda s: setattr(s.layer.output, "dropout", DropPath()),
     "forward across tokens": lambda s: setattr(s.layer.output, "forward", first_token_subtracted),
-    "no bias": without_bias,
+    "no bias": lambda s: s.module.register_parameter("bias", None),
     "weight norm": lambda s: parametrizations.weight_norm(s.module),
     "pruned weights": lambda s: prune.l1_unstructured(s.module, "weight", amount=0.5),
     "more tokens": lambda s: s.model.resize_token_embeddings(s.model.config.vocab_size + 3),
@@ -108,12 +100,10 @@ BOTH = {
 }
 
 
+@torch.no_grad()
 def changed(change, site):
     torch.manual_seed(5)  # new weights are the same in both models
-    if change not in BOTH:
-        return apply(change, site)
-    BOTH[change](site)
-    return site.model
+    return apply(change, site, CHANGES | BOTH)
 
 
 def pair():
@@ -153,9 +143,8 @@ def test_a_change(change, place, ready):
     model, reference, batches = pair()
     ready(model, reference)
     outputs(model, batches[0])
-    with torch.no_grad():
-        model = changed(change, Site(model, place, seed=1, is_reference=False))
-        reference = changed(change, Site(reference, place, seed=1, is_reference=True))
+    model = changed(change, Site(model, place, seed=1, is_reference=False))
+    reference = changed(change, Site(reference, place, seed=1, is_reference=True))
     for batch in batches:
         assert_same_as_upstream(model, batch, 1e-4, reference=reference)
     model.eval().prepare_for_inference()

@@ -125,8 +125,6 @@ def test_tying_survives_save_load_and_resize(tmp_path, head):
     before = model.get_input_embeddings().weight.detach().clone()
     model.resize_token_embeddings(57)
     assert tie_holds(model)
-    assert model.config.vocab_size == 57
-    assert model.cls.predictions.bias.shape == (57,)
     assert torch.equal(model.get_input_embeddings().weight[:50], before)
     ids = torch.tensor([[56, 3]])
     logits = model(ids)[0]
