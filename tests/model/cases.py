@@ -16,12 +16,7 @@ from transformers.activations import ACT2FN
 import hf_bert_impl
 from hf_bert_impl import BertConfig
 from hf_bert_impl.model import linear, route
-from hf_bert_impl.parity import (
-    FP32_TOLERANCE,
-    attended_positions,
-    compare_outputs,
-    reference_model,
-)
+from hf_bert_impl.parity import FP32_TOLERANCE, attended_positions, compare_outputs, reference_model
 from hf_bert_impl.parity.tensors import PER_POSITION_2D
 
 BACKENDS = ("eager", "sdpa")

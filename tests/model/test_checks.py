@@ -44,10 +44,7 @@ def refuses(model, said, *args, **inputs):
             {"attention_mask": torch.tensor([[0.0, 0, 0, -torch.inf]] * 2)},
             r"holds -inf; a 2-D mask has 1 where .* give attention_mask\[:, None, None\]$",
         ),
-        (
-            {"attention_mask": (ONES * -1e4).long()},
-            r"attention_mask\[:, None, None\].float\(\)$",
-        ),
+        ({"attention_mask": (ONES * -1e4).long()}, r"attention_mask\[:, None, None\].float\(\)$"),
         ({"token_type_ids": IDS}, "token_type_ids holds 12; allowed is 0 to 1"),
         ({"position_ids": IDS + 10}, "position_ids holds 22; allowed is 0 to 18"),
         ({"position_ids": torch.ones(3, 4).long()}, "position_ids has shape"),

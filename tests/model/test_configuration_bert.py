@@ -8,12 +8,7 @@ import torch
 import transformers
 from transformers import BertConfig as UpstreamConfig
 
-from hf_bert_impl import (
-    BertConfig,
-    BertForMaskedLM,
-    BertForSequenceClassification,
-    BertModel,
-)
+from hf_bert_impl import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS, EXTENDED_MODEL_TYPE
 
 SMALL = dict(hidden_size=24, num_attention_heads=3, num_hidden_layers=1, intermediate_size=29)

@@ -5,12 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from hf_bert_impl.parity import reference_model
-from tests.model.cases import (
-    LOSS_HEADS,
-    gradients,
-    model_and_batch,
-    random_labels,
-)
+from tests.model.cases import LOSS_HEADS, gradients, model_and_batch, random_labels
 
 
 def classifier(problem_type, num_labels):

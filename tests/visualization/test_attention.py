@@ -40,10 +40,7 @@ def tiny(save_tiny):
     return make
 
 
-TEXTS = [
-    ("The cat sat.", None),
-    ("The cat naps, naps, naps.", "It was tired."),
-]
+TEXTS = [("The cat sat.", None), ("The cat naps, naps, naps.", "It was tired.")]
 
 
 @pytest.mark.parametrize("text, pair", TEXTS)

@@ -8,13 +8,7 @@ from transformers.models.bert import modeling_bert as upstream
 
 import hf_bert_impl
 from hf_bert_impl.parity import reference_model
-from tests.model.cases import (
-    HEADS,
-    assert_same_as_upstream,
-    gradients,
-    model_and_batch,
-    outputs,
-)
+from tests.model.cases import HEADS, assert_same_as_upstream, gradients, model_and_batch, outputs
 
 
 @pytest.mark.parametrize("head", HEADS)
