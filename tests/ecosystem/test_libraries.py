@@ -10,7 +10,7 @@ from torch.testing import assert_close
 import hf_bert_impl
 from hf_bert_impl.model import modeling_bert
 from hf_bert_impl.parity import reference_model
-from tests.model.cases import outputs, random_config, random_model
+from tests.model.cases import model_and_batch, outputs, random_config, random_model
 from tests.support.checkpoints import WORDS
 
 pytestmark = pytest.mark.ecosystem
@@ -59,8 +59,9 @@ PLACED = {
 
 @pytest.mark.parametrize("place", PLACED)
 @torch.no_grad()
-def test_placed_models(library, model, batch, tmp_path, place):
-    ours, attended = model("BertForMaskedLM"), batch["attention_mask"].bool()
+def test_placed_models(library, tmp_path, place):
+    ours, batch = model_and_batch("BertForMaskedLM", num_hidden_layers=2)
+    attended = batch["attention_mask"].bool()
     ours.save_pretrained(tmp_path)
     expected = ours(**batch).logits[attended]
     placed = PLACED[place](library("accelerate"), ours, tmp_path).eval()
@@ -68,6 +69,11 @@ def test_placed_models(library, model, batch, tmp_path, place):
 
 
 # --- torch.compile -----------------------------------------------------------------------------
+
+
+def classifier():
+    head, fields = "BertForSequenceClassification", dict(max_position_embeddings=33)
+    return random_model(head, random_config(1, head, num_hidden_layers=2, **fields))
 
 
 def padded(rows, length):
@@ -82,9 +88,9 @@ def new_compiler():
     torch.compiler.reset()
 
 
-def test_compiled_once_for_all_sizes(model, caplog):
+def test_compiled_once_for_all_sizes(caplog):
     modeling_bert.logger.warning_once.cache_clear()
-    ours, counter = model("BertForSequenceClassification"), CompileCounter()
+    ours, counter = classifier(), CompileCounter()
     counted, compiled = torch.compile(ours, backend=counter), torch.compile(ours, dynamic=True)
     # The first two batches make the compiled program, and the others use it.
     for size in ((3, 11), (4, 9), (2, 23), (5, 17), (7, 30)):
@@ -96,10 +102,10 @@ def test_compiled_once_for_all_sizes(model, caplog):
     assert caplog.text.count("a compiled model computes padding") == 1
 
 
-def test_compiled_training_gives_the_same_gradients(model):
+def test_compiled_training_gives_the_same_gradients():
     grads = []
     for compiled in (False, True):
-        ours = model("BertForSequenceClassification")
+        ours = classifier()
         call = torch.compile(ours, backend="aot_eager", dynamic=True) if compiled else ours
         call(**padded(3, 11), labels=torch.tensor([0, 1, 1])).loss.backward()
         grads.append([p.grad for p in ours.parameters()])
@@ -109,11 +115,12 @@ def test_compiled_training_gives_the_same_gradients(model):
 # --- torchao and CTranslate2 -------------------------------------------------------------------
 
 
-def test_torchao_as_upstream(library, model, batch, tmp_path):
+def test_torchao_as_upstream(library, tmp_path):
     """With weights alone in int8, by `quantize_` and by `from_pretrained`."""
     quantization = library("torchao.quantization")
     settings = quantization.Int8WeightOnlyConfig()
-    ours, attended = model("BertForMaskedLM"), batch["attention_mask"].bool()
+    ours, batch = model_and_batch("BertForMaskedLM")
+    attended = batch["attention_mask"].bool()
     theirs, exact = reference_model(ours), ours(**batch).logits[attended]
     ours.save_pretrained(tmp_path)
     for one in (ours, theirs):

@@ -1,24 +1,32 @@
 """PEFT: LoRA, prompt tuning, and adapters by text, as on transformers' model."""
 
+import copy
+
 import pytest
 import torch
 
 import hf_bert_impl
 from hf_bert_impl.model.masks import CACHE
 from hf_bert_impl.parity import reference_model
+from tests.model.cases import model_and_batch
 
 pytestmark = pytest.mark.ecosystem
 
 
-def test_lora_trains_saves_and_merges(library, model, batch, tmp_path):
-    peft, name = library("peft"), "BertForSequenceClassification"
+CLASSIFIER = "BertForSequenceClassification"
+
+
+def test_lora_trains_saves_and_merges(library, tmp_path):
+    peft = library("peft")
+    model, batch = model_and_batch(CLASSIFIER, labels=True)
+    base = copy.deepcopy(model)
     settings = peft.LoraConfig(task_type="SEQ_CLS", target_modules=["query", "value"], r=3)
-    tuned = peft.get_peft_model(model(name, num_labels=3), settings).train()
+    tuned = peft.get_peft_model(model, settings).train()
     frozen = {path: p.clone() for path, p in tuned.named_parameters() if not p.requires_grad}
     optimizer = torch.optim.AdamW((w for w in tuned.parameters() if w.requires_grad), lr=3e-2)
     losses = []
     for _ in range(12):
-        loss = tuned(**batch, labels=torch.tensor([0, 2, 1])).loss
+        loss = tuned(**batch).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -27,7 +35,6 @@ def test_lora_trains_saves_and_merges(library, model, batch, tmp_path):
     assert all(torch.equal(tuned.get_parameter(path), p) for path, p in frozen.items())
     after = tuned.eval()(**batch).logits
     tuned.save_pretrained(tmp_path / "adapter")
-    base = model(name, num_labels=3)
     loaded = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
     torch.testing.assert_close(loaded(**batch).logits, after, atol=1e-6, rtol=0)
     hf_bert_impl.optimize(tuned, "bfloat16")
@@ -40,10 +47,9 @@ def test_lora_trains_saves_and_merges(library, model, batch, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["PromptTuningConfig", "PrefixTuningConfig"])
-def test_virtual_tokens_as_upstream(library, model, batch, name):
+def test_virtual_tokens_as_upstream(library, name):
     peft = library("peft")
-    ours = model("BertForSequenceClassification", num_labels=3)
-    labels = torch.tensor([0, 2, 1])
+    ours, batch = model_and_batch(CLASSIFIER, labels=True)
     settings = getattr(peft, name)(task_type="SEQ_CLS", num_virtual_tokens=5)
     pair = [peft.get_peft_model(one, settings).eval() for one in (ours, reference_model(ours))]
     pair[1].load_state_dict(pair[0].state_dict())
@@ -51,11 +57,11 @@ def test_virtual_tokens_as_upstream(library, model, batch, name):
         # PEFT 0.21 expects `past_key_values`, which transformers 5.24 calls `cache`.
         for one in pair:
             with pytest.raises(ValueError, match="does not support past key values"):
-                one(**batch, labels=labels)
+                one(**batch)
         return
     found = []
     for one in pair:
-        result = one(**batch, labels=labels)
+        result = one(**batch)
         result.loss.backward()
         grads = [p.grad for name, p in one.named_parameters() if "prompt_encoder" in name]
         found.append((result.logits, grads))
@@ -63,11 +69,11 @@ def test_virtual_tokens_as_upstream(library, model, batch, name):
     torch.testing.assert_close(found[0], found[1], atol=2e-5, rtol=0)
 
 
-def test_adapters_by_text_as_upstream(library, model, batch):
+def test_adapters_by_text_as_upstream(library):
     """PEFT's hooks see (B, S, D)."""
     peft = library("peft")
     found = []
-    ours = model("BertForTokenClassification", num_labels=3)
+    ours, batch = model_and_batch("BertForTokenClassification")
     for one in (ours, reference_model(ours)):
         settings = peft.LoraConfig(target_modules=["query", "value"], r=3, init_lora_weights=False)
         tuned = peft.get_peft_model(one, settings, adapter_name="a")
@@ -77,7 +83,7 @@ def test_adapters_by_text_as_upstream(library, model, batch):
             if "lora_" in name:
                 weight.data = torch.randn(weight.shape, generator=generator)
         with torch.no_grad():
-            mixed = tuned.eval()(**batch, adapter_names=["a", "b", "__base__"]).logits
+            mixed = tuned.eval()(**batch, adapter_names=["a", "b", "__base__", "b", "a"]).logits
             found.append((mixed, tuned(**batch).logits))
     attended = batch["attention_mask"].bool()
     for here, there in zip(*found, strict=True):

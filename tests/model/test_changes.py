@@ -3,6 +3,7 @@
 `tests/fuzz` draws the same changes for random models.
 """
 
+import copy
 import functools
 import itertools
 
@@ -92,6 +93,7 @@ BOTH = {
     # Monte Carlo dropout is random; this one drops everything.
     "a dropout in train mode": lambda s: dropping_all(s.layer.attention.output.dropout),
     "the first dropout in train mode": lambda s: dropping_all(s.model.bert.embeddings.dropout),
+    "a copy in another precision": lambda s: copy.deepcopy(s.model).double(),
     "memory of several processes": lambda s: s.model.share_memory(),
     "wrapped linear layers": lambda s: wrap_all(s.model, nn.Linear),
     "wrapped embeddings": lambda s: wrap_all(s.model, nn.Embedding),

@@ -150,16 +150,6 @@ def test_a_copy_packs_the_weights_of_its_first_call(dtype, tolerance):
     assert prepared_kernels(again) == prepared_kernels(model)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_a_copy_in_another_precision(dtype, needs_kernels):
-    """Its weights are not packed by kernels of the precision before, which few CPUs have."""
-    model, batch = model_and_batch("BertForMaskedLM", 8)
-    again = copy.deepcopy(model.prepare_for_inference("float32")).to(dtype)
-    expected = outputs(copy.deepcopy(model).train().eval().to(dtype), batch)[0]
-    assert torch.equal(outputs(again, batch)[0], expected)
-    assert not packed(again)
-
-
 def test_a_copy_on_a_machine_without_the_kernels(needs_kernels, monkeypatch):
     model, batch = model_and_batch("BertModel", 9)
     expected = outputs(model, batch)
