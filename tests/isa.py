@@ -22,7 +22,6 @@ LEVELS = (
 )
 KINDS = ("ByOnednn", "Prepared", "PreparedByTorch", "PreparedBFloat16", "Int8")
 TESTS = (
-    "tests/model/test_kernels.py",
     *(f"tests/model/test_conformance.py::Test{kind}" for kind in KINDS),
     "tests/model/test_linear.py",
     "tests/model/modeling_bert/test_batch_invariance.py",

@@ -6,6 +6,9 @@ The suite runs a few fixed trials. `make fuzz` runs more, with another seed each
 
 import copy
 import os
+import random
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,7 +18,15 @@ from torch import Tensor
 from hf_bert_impl.parity.comparison import reference_model
 from tests.fuzz.changes import Site, apply, scale_heads
 from tests.fuzz.trial import Trial, draw_batch
-from tests.model.cases import HAS_ONEDNN, all_by_onednn, assert_same_as_upstream, random_model
+from tests.model.cases import (
+    HAS_ONEDNN,
+    HEADS,
+    NO_DROPOUT,
+    all_by_onednn,
+    assert_same_as_upstream,
+    model_and_batch,
+    random_model,
+)
 
 SEED = int(os.environ.get("HF_BERT_FUZZ_SEED", "0"))
 TRIALS = int(os.environ.get("HF_BERT_FUZZ_TRIALS", "30"))
@@ -122,3 +133,66 @@ def compare(trial: Trial, ours: Any, reference: Any) -> None:
             with_gradients=trial.mode == "grad",
             **trial.options,
         )
+
+
+# --- threads -------------------------------------------------------------------------------------
+
+THREADS, CALLS, CHANGES = 4, 30, 60
+
+
+def weight(model: Any, rng: random.Random) -> torch.nn.Parameter:
+    return rng.choice(list(model.base_model.encoder.parameters()))
+
+
+WORK = {
+    "in place": lambda model, rng: weight(model, rng).mul_(1.0),
+    "new Parameter": lambda model, rng: setattr(
+        dense := model.base_model.encoder.layer[0].output.dense,
+        "weight",
+        torch.nn.Parameter(dense.weight.clone()),
+    ),
+    "loaded": lambda model, rng: model.load_state_dict(model.state_dict()),
+    "prepared": lambda model, rng: model.prepare_for_inference(),
+    "train and back": lambda model, rng: model.train().eval(),
+}
+
+
+@pytest.fixture
+def frequent_switches():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + max(8, TRIALS // 100)))
+@pytest.mark.usefixtures("frequent_switches")
+def test_threads(seed):
+    """Four threads infer with one prepared model while a fifth replaces its weights by equal ones.
+
+    All results must agree.
+    """
+    rng = random.Random(seed)
+    head = rng.choice(HEADS)
+    padding = rng.choice(["right", "holes", "none"])
+    model, batch = model_and_batch(head, seed, padding, **NO_DROPOUT)
+    kinds = rng.sample(list(WORK), rng.choice([1, 2, len(WORK)]))
+    # Each thread has to enter the mode by itself.
+    mode = rng.choice([torch.no_grad, torch.inference_mode])
+
+    def infer() -> Tensor:
+        with mode():
+            return model(**batch)[0]
+
+    def infer_often() -> float:
+        return max(float((infer() - expected).abs().max()) for _ in range(CALLS))
+
+    expected = infer()
+    model.prepare_for_inference()
+    with ThreadPoolExecutor(THREADS) as pool:
+        running = [pool.submit(infer_often) for _ in range(THREADS)]
+        for _ in range(CHANGES):
+            with torch.no_grad():
+                WORK[rng.choice(kinds)](model, rng)
+        errors = [call.result() for call in running]
+    assert max(errors) <= 1e-4 * expected.abs().max().clamp(min=1), kinds

@@ -1,27 +1,71 @@
 """transformers' own common model test-suite, run on this package's classes.
 
-The tests come from transformers (see `suite.py`); here stands only what they ask a model for: a
-small configuration, inputs, and labels for each head.
+The tests come from transformers, from where `download.py` has put them; here stands what they ask a
+model for: a small configuration, inputs, and labels for each head.
+
+The source distribution carries the files `tests/test_*.py` and nothing below them, so what these
+import from deeper folders is missing. It is replaced here, before they are imported:
+
+- `exporters.test_export.ExportTesterMixin`: an empty class. Tests of torch.export are not run.
+- `generation.test_utils.GenerationTesterMixin`: an empty class. Generation has tests of our own.
+- `utils.test_configuration_utils.config_common_kwargs`: no fields. Those of a configuration are
+  tested in `model/`.
+
+`direct_transformers_import` would run `tests/__init__.py`, which is missing too. It would return
+the imported transformers in the end, so a stand-in returns that at once.
 """
 
+import importlib
+import sys
+import types
 import unittest
 from typing import Any, ClassVar
+from unittest import mock
 
 import pytest
 import torch
-from transformers import set_seed
+import transformers
 from transformers.testing_utils import torch_device
 
 import hf_bert_impl
 from hf_bert_impl import BertConfig, BertForPreTraining, BertLMHeadModel
 from tests.model.cases import HEADS
-from tests.upstream import suite
+from tests.upstream import download
 
 pytestmark = pytest.mark.slow
 
-modeling_common = suite.load("test_modeling_common")
-configuration_common = suite.load("test_configuration_common")
-training_mixin = suite.load("test_training_mixin")
+# The name under which the folder is imported: its own, `tests`, is taken by this project's.
+PACKAGE = "transformers_own_tests"
+
+
+FOLDER = download.tests_folder("transformers")
+if not FOLDER.is_dir():
+    reason = f"transformers' own tests are not in {FOLDER}: run `make upstream-tests`"
+    pytest.skip(reason, allow_module_level=True)
+
+
+def put_module(name: str, place: list[str], **contents: Any) -> None:
+    module = sys.modules[name] = types.ModuleType(name)
+    vars(module).update(contents, __path__=place)
+
+
+put_module(PACKAGE, [str(FOLDER)])
+STUBS: dict[str, dict[str, Any]] = {
+    "exporters.test_export": {"ExportTesterMixin": type("ExportTesterMixin", (), {})},
+    "generation.test_utils": {"GenerationTesterMixin": type("GenerationTesterMixin", (), {})},
+    "utils.test_configuration_utils": {"config_common_kwargs": {}},
+}
+for name, contents in STUBS.items():
+    parent = name.split(".")[0]
+    if not (FOLDER / parent).is_dir():  # a full checkout brings the real one
+        put_module(f"{PACKAGE}.{parent}", [])
+        put_module(f"{PACKAGE}.{name}", [], **contents)
+
+with mock.patch("transformers.utils.direct_transformers_import", lambda *_: transformers):
+    modeling_common, configuration_common, training_mixin = (
+        importlib.import_module(f"{PACKAGE}.test_{name}")
+        for name in ("modeling_common", "configuration_common", "training_mixin")
+    )
 
 Inputs = dict[str, torch.Tensor]
 SIZES: dict[str, Any] = dict(
@@ -82,7 +126,7 @@ class BertCommonSuiteTest(
 
     def setUp(self) -> None:
         # The suite draws inputs at random; a failure should be the same tomorrow.
-        set_seed(17)
+        transformers.set_seed(17)
         modeling_common.global_rng.seed(17)
         self.model_tester = BertModelTester(self, self.variant)
         self.config_tester = configuration_common.ConfigTester(
