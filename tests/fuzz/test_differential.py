@@ -140,12 +140,8 @@ def compare(trial: Trial, ours: Any, reference: Any) -> None:
 THREADS, CALLS, CHANGES = 4, 30, 60
 
 
-def weight(model: Any, rng: random.Random) -> torch.nn.Parameter:
-    return rng.choice(list(model.base_model.encoder.parameters()))
-
-
 WORK = {
-    "in place": lambda model, rng: weight(model, rng).mul_(1.0),
+    "in place": lambda model, rng: rng.choice([*model.base_model.encoder.parameters()]).mul_(1),
     "new Parameter": lambda model, rng: setattr(
         dense := model.base_model.encoder.layer[0].output.dense,
         "weight",

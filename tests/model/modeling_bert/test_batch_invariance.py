@@ -6,13 +6,12 @@ import random
 import pytest
 import torch
 
-from hf_bert_impl.model import kernels, linear
+from hf_bert_impl.model import linear
 from hf_bert_impl.model.preparing import prepared_kernels
 from hf_bert_impl.parity.tensors import selected_tensors
 from tests.model.cases import ENCODER_HEADS, outputs, random_config, random_model
 
-HAS_KERNELS = kernels.why_no_kernels(torch.float32) is None
-pytestmark = pytest.mark.skipif(not HAS_KERNELS, reason="this torch comes without oneDNN")
+pytestmark = pytest.mark.usefixtures("needs_kernels")
 #: Sizes and numbers of heads that fill vectors and threads, and such that do not.
 SIZES = [(64, 4), (96, 12), (35, 5), (24, 3), (40, 1), (18, 2)]
 LAYOUTS = ("right", "left", "wide", "holes", "words", "packed")
