@@ -29,24 +29,19 @@ TOLERANCE = 1e-5
 
 @pytest.fixture
 def tiny(save_tiny):
-    """Makes a random model and its tokenizer."""
-
-    def make():
-        sizes = {"num_hidden_layers": 3, "num_attention_heads": 5, "max_position_embeddings": 23}
-        folder = save_tiny("BertModel", words=WORDS, seed=3, initializer_range=0.5, **sizes)
-        tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(folder)
-        return hf_bert_impl.BertModel.from_pretrained(folder), tokenizer
-
-    return make
+    """A random model and its tokenizer."""
+    sizes = {"num_hidden_layers": 3, "num_attention_heads": 5, "max_position_embeddings": 23}
+    folder = save_tiny("BertModel", words=WORDS, seed=3, initializer_range=0.5, **sizes)
+    tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(folder)
+    return hf_bert_impl.BertModel.from_pretrained(folder), tokenizer
 
 
-TEXTS = [("The cat sat.", None), ("The cat naps, naps, naps.", "It was tired.")]
-
-
-@pytest.mark.parametrize("text, pair", TEXTS)
+@pytest.mark.parametrize(
+    "text, pair", [("The cat sat.", None), ("The cat naps, naps, naps.", "It was tired.")]
+)
 @pytest.mark.parametrize("backend", ["eager", "sdpa"])
 def test_equals_transformers(tiny, backend, text, pair):
-    model, tokenizer = tiny()
+    model, tokenizer = tiny
     model.set_attn_implementation(backend)
     maps = attention_maps(model, tokenizer, text, pair)
     reference = reference_model(model)
@@ -68,7 +63,7 @@ def test_equals_transformers(tiny, backend, text, pair):
 
 
 def test_pruned_heads_keep_their_numbers(tiny):
-    model, tokenizer = tiny()
+    model, tokenizer = tiny
     before = attention_maps(model, tokenizer, "the cat sat .")
     model.prune_heads({0: [0, 3], 2: [1]})
     maps = attention_maps(model, tokenizer, "the cat sat .")
@@ -120,7 +115,7 @@ def embedded(page):
 
 
 def test_chosen_layers_and_heads_on_the_page(tiny):
-    model, tokenizer = tiny()
+    model, tokenizer = tiny
     texts = ["the cat naps .", "it was tired"]
     whole = attention_maps(model, tokenizer, *texts)
     maps = attention_maps(model, tokenizer, *texts, layers=[2, 0, 2], heads=[4, 1])
@@ -141,7 +136,7 @@ def test_chosen_layers_and_heads_on_the_page(tiny):
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_texts_cannot_break_the_page(tiny, text):
-    model, tokenizer = tiny()
+    model, tokenizer = tiny
     tokenizer.add_tokens(["</script>", "<!--"])
     model.resize_token_embeddings(len(tokenizer))
     maps = attention_maps(model, tokenizer, "the </script>", "<!-- $cat")
@@ -157,7 +152,7 @@ def test_texts_cannot_break_the_page(tiny, text):
 
 
 def test_nothing_outside_is_referred_to(tiny, tmp_path):
-    page = AttentionPage(attention_maps(*tiny(), 'the "cat" & </iframe>'))
+    page = AttentionPage(attention_maps(*tiny, 'the "cat" & </iframe>'))
     found = Elements(page.html).found
     for tag, attributes in found:
         assert tag not in ("link", "img", "iframe", "object", "base")
@@ -177,7 +172,7 @@ def test_nothing_outside_is_referred_to(tiny, tmp_path):
 
 
 def test_a_page_too_large_to_open(tiny):
-    maps = attention_maps(*tiny(), "the cat", layers=[0], heads=[0])
+    maps = attention_maps(*tiny, "the cat", layers=[0], heads=[0])
     layer = LayerMaps(0, tuple(range(40)), np.broadcast_to(np.float32(1 / 512), (40, 512, 512)))
     large = dataclasses.replace(maps, tokens=("the",) * 512, layers=(layer,))
     with pytest.raises(ValueError, match=r"10,485,760 weights.* 38 heads of 512 tokens"):
@@ -192,7 +187,7 @@ def labels(ticks):
 
 
 def test_a_map_for_each_head(tiny, tmp_path):
-    maps = attention_maps(*tiny(), "the $cat$ naps .", "it was tired", layers=[0, 2], heads=[1, 3])
+    maps = attention_maps(*tiny, "the $cat$ naps .", "it was tired", layers=[0, 2], heads=[1, 3])
     figure = attention_figure(maps)
     *panels, bar = figure.axes
     places = [(0, 1), (0, 3), (2, 1), (2, 3)]
