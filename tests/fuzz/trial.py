@@ -205,11 +205,8 @@ def draw_batch(trial: Trial) -> tuple[dict[str, Any], dict[str, Any], Tensor]:
         lengths = tokens.sum(1).tolist()
         by_positions = {"position_ids": positions(lengths)}
         places = by_positions if trial.seed % 2 else {"cu_seq_lens_q": totals(lengths)}
-        return (
-            packed(reference, tokens) | places,
-            reference | {"attention_mask": tokens.long()},
-            tokens,
-        )
+        row = packed(reference, tokens) | places
+        return row, reference | {"attention_mask": tokens.long()}, tokens
     if trial.form in WIDE:
         allowed, added = wide_mask(trial, tokens, generator)
         ours = reference | {"attention_mask": WIDE[trial.form](allowed, added)}
