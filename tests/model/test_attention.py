@@ -127,7 +127,7 @@ def test_pruning_what_is_not_there(fixtures_dir, heads, said):
 
 KEYS = masks()["right"].roll(-1, 0)[:, None, None].bool()
 PAIRS = torch.rand(5, 1, 13, 13, generator=torch.Generator().manual_seed(2)) > 0.5
-#: What is attended, (B or 1, 1, Q or 1, K), and the ways to say it.
+#: What is attended, (B or 1, 1, Q or 1, K), and the ways to say it. The first row is not whole.
 ATTENDED = {"keys": KEYS, "keys of all rows": KEYS[:1], "pairs": PAIRS | torch.eye(13).bool()}
 SAID = {
     "bool": lambda attended: attended,
