@@ -104,7 +104,7 @@ def test_a_sequence_alone_and_in_a_batch(head, prepared, backend, layout):
     options = {"head_mask": torch.rand(heads)} if rng.random() < 0.3 else {}
     has_gradients = rng.random() < 0.3 and config.hidden_act in ("gelu", "relu", "tanh")
     # Beyond 256 tokens another kernel attends.
-    lengths = rng.choices([1, 2, 3, 5, 5, 8, 13, 31, 40, 257, 280], k=rng.randint(2, 9))
+    lengths = rng.choices([1, 2, 3, 5, 5, 8, 13, 31, 40, 200, 257, 280], k=rng.randint(2, 9))
     with torch.set_grad_enabled(has_gradients):
         assert_as_alone(model, lengths, layout, rng, **options)
 
