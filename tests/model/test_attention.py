@@ -131,9 +131,8 @@ PAIRS = torch.rand(5, 1, 13, 13, generator=torch.Generator().manual_seed(2)) > 0
 ATTENDED = {"keys": KEYS, "keys of all rows": KEYS[:1], "pairs": PAIRS | torch.eye(13).bool()}
 SAID = {
     "bool": lambda attended: attended,
-    "long": lambda attended: (
-        attended.squeeze(1).long() if attended.shape[2] > 1 else attended.int()
-    ),
+    "int": lambda attended: attended.int(),
+    "fewer dimensions": lambda attended: attended[:, 0] if attended.shape[2] > 1 else attended,
     "added -inf": lambda attended: torch.where(attended, 0.0, -torch.inf),
     "added -10000": lambda attended: torch.where(attended, 0.0, -10000.0),
 }
