@@ -91,16 +91,24 @@ def test_what_is_no_packed_input_is_upstreams(head, given):
 # Programs.
 
 
-def program_of(way, model, **example):
+class Program(torch.nn.Module):
     """The call with these inputs, recorded in this way."""
-    torch._dynamo.reset()
-    if way == "traced":
-        return torch.jit.trace(model, example_kwarg_inputs=example, strict=False)
-    if way == "exported":
-        return torch.export.export(model, (), example).module()
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
-    compiled(**example)
-    return compiled
+
+    def __init__(self, way, model, **example):
+        super().__init__()
+        self.model, self.names = model, list(example)
+        torch._dynamo.reset()
+        values = tuple(example.values())
+        if way == "traced":
+            self.call = torch.jit.trace(self, values, strict=False)
+        elif way == "exported":
+            self.call = torch.export.export(self, values).module()
+        else:
+            self.call = torch.compile(self, backend="eager", fullgraph=True)
+            self.call(*values)
+
+    def forward(self, *values):
+        return self.model(**dict(zip(self.names, values, strict=True)))
 
 
 @pytest.mark.slow
@@ -110,15 +118,15 @@ def test_programs(way):
     """They take other lengths, and refuse positions that start again."""
     model, rows = model_and_rows("BertForPreTraining", 5)
     batch = packed(rows)
-    program = program_of(way, model, **batch, cu_seq_lens_q=totals((9, 2, 4, 4, 3)))
-    found = program(**batch, cu_seq_lens_q=totals())
+    program = Program(way, model, **batch, cu_seq_lens_q=totals((9, 2, 4, 4, 3)))
+    found = program.call(*batch.values(), totals())
     assert_equal(found, outputs(model, batch, cu_seq_lens_q=totals()))
     for count in (1, 2):
         ids, once = torch.randint(1, 61, (count, 7)), torch.arange(7).expand(count, 7)
-        program = program_of(way, model, input_ids=ids, position_ids=once)
+        program = Program(way, model, input_ids=ids, position_ids=once)
         said = "out of range" if way == "traced" else "start again at 0 in a compiled"
         with pytest.raises(RuntimeError, match=said):
-            program(input_ids=ids, position_ids=TWO_ROWS[:1].expand(count, 7))
+            program.call(ids, TWO_ROWS[:1].expand(count, 7))
 
 
 WITHOUT_TOTALS = {"cu_seq_lens_q": None}
