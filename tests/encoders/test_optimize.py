@@ -10,6 +10,7 @@ import torch
 import transformers
 from torch import nn
 from torch.ao.quantization import quantize_dynamic
+from transformers.models.roberta.modeling_roberta import RobertaIntermediate
 
 import hf_bert_impl
 from hf_bert_impl import optimization
@@ -101,26 +102,15 @@ def test_replicas_of_data_parallel(prefix):
     assert_as_stock(replicas[model], stock, batch)
 
 
-def reverse_layers(model):
-    layers = layers_of(model)
-    first, *_, last = list(layers)
-    layers[0], layers[len(layers) - 1] = last, first
+def linear_layers(model):
+    """With their paths."""
+    return [(path, part) for path, part in model.named_modules() if isinstance(part, nn.Linear)]
 
 
-def resize(model):
-    torch.manual_seed(1)
-    model.resize_token_embeddings(model.config.vocab_size + 3)
-
-
-def linear_in(layer):
-    return next(path for path, part in layer.named_modules() if isinstance(part, nn.Linear))
-
-
-def new_linear(model):
-    layer = layers_of(model)[0]
-    path = linear_in(layer)
-    layer.set_submodule(path, copy.deepcopy(layer.get_submodule(path)))
-    layer.get_submodule(path).weight.data.mul_(1.5)
+def new_linear(model, number):
+    path, layer = linear_layers(model)[number]
+    model.set_submodule(path, copy.deepcopy(layer))
+    return model.get_submodule(path)
 
 
 def double_a_layer(model):
@@ -136,27 +126,22 @@ class Flipped(nn.Linear):
         return super().forward(states + states.flip(-2))
 
 
-def adapt_a_layer(model):
-    layer = layers_of(model)[0]
-    layer.get_submodule(linear_in(layer)).__class__ = Flipped
-
-
-def adapt_the_head(model):
-    (*_, last) = [part for part in model.modules() if isinstance(part, nn.Linear)]
-    last.__class__ = Flipped
+def adapt(layer):
+    layer.__class__ = Flipped
 
 
 def wrap_forward(model):
     """As a caller watches a model."""
     model.base_model.forward = functools.partial(model.base_model.forward)
+    return model
 
 
 #: Changes of both models that packed rows support.
 PACKED = {
     "weights": step,
-    "a new linear layer": new_linear,
-    "layers in another order": reverse_layers,
-    "more words": resize,
+    "a new linear layer": lambda model: new_linear(layers_of(model), 0).weight.data.mul_(1.5),
+    "layers in another order": lambda model: layers_of(model).insert(0, layers_of(model).pop(-1)),
+    "more words": lambda model: model.resize_token_embeddings(model.config.vocab_size + 3),
     "another attention": lambda model: model.set_attn_implementation("eager"),
     "a layer in train mode": lambda model: layers_of(model)[0].train(),
     "another config": lambda model: setattr(model, "config", copy.deepcopy(model.config)),
@@ -167,8 +152,8 @@ PADDED = {
     "an argument without effect": {"head_mask": torch.ones(2, 3)},
     "a mask of pairs": {"attention_mask": torch.ones(5, 1, 13, 13).bool()},
     "a hook of a layer": double_a_layer,
-    "an adapter of another library": adapt_a_layer,
-    "an adapter of the head": adapt_the_head,
+    "an adapter of another library": lambda model: adapt(linear_layers(layers_of(model))[0][1]),
+    "an adapter of the head": lambda model: adapt(new_linear(model, -1)),
     "a wrapped forward": wrap_forward,
 }
 
@@ -182,7 +167,9 @@ def test_changes_are_seen(prefix, change, monkeypatch):
     if isinstance(what, dict):
         batch |= what
     else:
-        what(model), what(stock)
+        for one in (model, stock):
+            torch.manual_seed(1)  # new weights are the same in both models
+            what(one)
     batch["input_ids"][0] = model.config.vocab_size - 1
     calls = count_stock_calls(monkeypatch)
     found, expected = outputs(model, batch), outputs(stock, batch)
@@ -210,25 +197,21 @@ def test_layers_are_computed_together(prefix, monkeypatch):
         assert len(used) == 4 * stock.config.num_hidden_layers + pooler
 
 
-class Twice(nn.Module):
+class Twice(RobertaIntermediate):
     """Reads the states before the activation too."""
-
-    def __init__(self, stock):
-        super().__init__()
-        self.dense, self.intermediate_act_fn = stock.dense, stock.intermediate_act_fn
 
     def forward(self, states):
         states = self.dense(states)
         return self.intermediate_act_fn(states) * states
 
 
-Twice.__module__ = "transformers.models.roberta.modeling_roberta"
+Twice.__module__ = RobertaIntermediate.__module__
 
 
 def test_an_activation_that_is_not_alone():
     stock = random_stock("RobertaModel", 1, hidden_act="gelu")
     for layer in stock.encoder.layer:
-        layer.intermediate = Twice(layer.intermediate)
+        layer.intermediate.__class__ = Twice
     model = hf_bert_impl.optimize(copy.deepcopy(stock), "float32")
     batch = random_batch(stock, "left")
     assert_as_stock(model, stock, batch, 1e-4)
@@ -291,12 +274,6 @@ def other(name, **fields):
     return getattr(transformers, f"{name}Model")(config).eval()
 
 
-def replaced():
-    stock = random_stock("RobertaModel")
-    stock.forward = stock.forward
-    return stock
-
-
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -305,7 +282,7 @@ def replaced():
         (lambda: other("GPT2", n_embd=12, n_head=2, n_layer=1), "a causal mask"),
         (lambda: other("ConvBert", embedding_size=12), "with packed rows"),
         (lambda: other("Albert", embedding_size=6), "AlbertModel has other pooler_output with"),
-        (replaced, "has a replaced forward"),
+        (lambda: wrap_forward(other("Roberta")), "has a replaced forward"),
         (lambda: nn.Linear(3, 3), "has no encoder that can"),
         (lambda: other("Bert").to("meta"), "weight is on the meta device"),
         (lambda: quantize_dynamic(other("Bert"), {nn.Linear}), r"query is a torch\.ao\.nn\.quant"),
@@ -329,14 +306,12 @@ def test_originals_come_back(name, convert, tmp_path):
         pytest.skip("without kernels for bfloat16, optimize converts nothing")
     stock = random_stock(name, 3)
     before = copy.deepcopy(stock.state_dict())
-    ways = {
-        "restore": hf_bert_impl.restore,
-        "train": lambda model: model.train(),
-        "save": lambda model: (
-            model.save_pretrained(tmp_path) or type(stock).from_pretrained(tmp_path)
-        ),
-    }
-    for way in ways.values():
+
+    def saved(model):
+        model.save_pretrained(tmp_path)
+        return type(stock).from_pretrained(tmp_path)
+
+    for way in (hf_bert_impl.restore, lambda model: model.train(), saved):
         model = hf_bert_impl.optimize(copy.deepcopy(stock), "bfloat16")
         assert_same_state(way(getattr(model, convert)()), before)
     model = hf_bert_impl.optimize(copy.deepcopy(stock), "bfloat16")
