@@ -27,11 +27,6 @@ def load(name, folder, **options):
     return getattr(hf_bert_impl, name).from_pretrained(folder, output_loading_info=True, **options)
 
 
-def assert_same_weights(found, expected):
-    found, expected = (part.state_dict() for part in (found, expected))
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
-
-
 def new_decoder(model):
     decoder = torch.nn.Linear(model.config.hidden_size, model.config.vocab_size)
     model.set_output_embeddings(decoder)
@@ -92,27 +87,9 @@ def test_checkpoints_of_older_software(fixtures_dir, tmp_path, name):
         assert len(compared) >= 4
 
 
-def test_base_into_head_and_head_into_base(tmp_path):
-    base = random_model("BertModel", random_config(3, tie_word_embeddings=True))
-    base.save_pretrained(tmp_path / "base")
-    head, info = load("BertForMaskedLM", tmp_path / "base")
-    assert_same_weights(head.bert.embeddings, base.embeddings)
-    assert_same_weights(head.bert.encoder, base.encoder)
-    assert all(name.startswith("cls.") for name in info["missing_keys"])
-    assert all("pooler" in name for name in info["unexpected_keys"])
-    head.save_pretrained(tmp_path / "head")
-    again, info = load("BertModel", tmp_path / "head")
-    assert_same_weights(again.encoder, base.encoder)
-    assert sorted(info["missing_keys"]) == ["pooler.dense.bias", "pooler.dense.weight"]
-    assert all(name.startswith("cls.") for name in info["unexpected_keys"])
-
-
 def tie_holds(model):
-    decoder = model.get_output_embeddings()
-    return (
-        decoder.weight is model.get_input_embeddings().weight
-        and decoder.bias is model.cls.predictions.bias
-    )
+    decoder, words = model.get_output_embeddings(), model.get_input_embeddings()
+    return decoder.weight is words.weight and decoder.bias is model.cls.predictions.bias
 
 
 @pytest.mark.parametrize("head", [*MASKED_LM, "BertLMHeadModel"])
@@ -127,10 +104,7 @@ def test_tying_survives_save_load_and_resize(tmp_path, head):
     assert tie_holds(model)
     assert torch.equal(model.get_input_embeddings().weight[:50], before)
     ids = torch.tensor([[56, 3]])
-    logits = model(ids)[0]
-    assert logits.shape == (1, 2, 57)
-    logits.sum().backward()
-    assert model.get_input_embeddings().weight.grad.abs().sum() > 0
+    assert model(ids)[0].shape == (1, 2, 57)
     model.resize_token_embeddings(41)
     assert tie_holds(model)
     with pytest.raises(ValueError, match="vocab_size=41"):
