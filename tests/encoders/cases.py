@@ -10,13 +10,12 @@ import transformers
 from torch import Tensor, nn
 
 import hf_bert_impl
-from hf_bert_impl import BertTokenizer
 from hf_bert_impl.encoders.forward import Forward
 from hf_bert_impl.encoders.rows import ROWS
 from hf_bert_impl.parity import attended_positions
 from tests.model.cases import CHOICES, largest, masks, tensors
 from tests.model.cases import random_labels as labels_of_bert
-from tests.support.checkpoints import WORDS
+from tests.support.checkpoints import WORDS, tokenizer_of
 
 #: Prefixes and endings of class names. The oldest transformers lacks some.
 PREFIXES = ("Bert", "Roberta", "XLMRoberta", "Data2VecText", "Electra", "DistilBert", "MPNet")
@@ -104,7 +103,7 @@ def save_family(folder: Path, name: str, **fields: Any) -> Path:
     sizes = {"vocab_size": len(WORDS), "max_position_embeddings": 40}
     sizes |= {"pad_token_id": 0, "type_vocab_size": 2}  # as the tokenizer has them
     random_stock(name, 3, **(sizes | fields)).save_pretrained(folder)
-    BertTokenizer({word: number for number, word in enumerate(WORDS)}).save_pretrained(folder)
+    tokenizer_of().save_pretrained(folder)
     return folder
 
 

@@ -5,15 +5,14 @@ from typing import Any
 
 import pytest
 
-import hf_bert_impl
 from tests.model.cases import random_config, random_model
-from tests.support.checkpoints import WORDS
+from tests.support.checkpoints import tokenizer_of
 
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Any:
     """A tokenizer of a few words."""
-    return hf_bert_impl.BertTokenizer({word: number for number, word in enumerate(WORDS)})
+    return tokenizer_of()
 
 
 @pytest.fixture

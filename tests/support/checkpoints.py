@@ -32,7 +32,7 @@ LETTERS = (*SPECIAL_TOKENS, *"nicetomyuhrvg.,", "nice", "to", "the", "river", "#
 LETTER_TEXTS = ["nice to meet the rivers", "The river rose.", "the " * 40, ""]
 
 
-def tokenizer_of(words: Iterable[str]) -> hf_bert_impl.BertTokenizer:
+def tokenizer_of(words: Iterable[str] = WORDS[5:]) -> hf_bert_impl.BertTokenizer:
     """A tokenizer with ids 0 to 4 for special tokens, and from 5 on for the words."""
     tokens = (*SPECIAL_TOKENS, *words)
     return hf_bert_impl.BertTokenizer({token: number for number, token in enumerate(tokens)})

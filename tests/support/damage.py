@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-import hf_bert_impl
-from tests.support.checkpoints import WORDS, save_checkpoint
+from tests.support.checkpoints import save_checkpoint, tokenizer_of
 
 Damage = Callable[[Path], None]
 #: JSON that is nested deeper than Python reads.
@@ -27,7 +26,7 @@ DENSE = {"in_features": 30, "out_features": 7, "activation_function": "torch.nn.
 def save_usable(folder: Path, name: str) -> Path:
     """Saves a model with all files of its tokenizer; BertModel as a sentence-transformers model."""
     save_checkpoint(folder, name, tokenizer=False, id2label={0: "a", 1: "b"})
-    tokenizer = hf_bert_impl.BertTokenizer({word: n for n, word in enumerate(WORDS)})
+    tokenizer = tokenizer_of()
     tokenizer.save_pretrained(folder)
     write("special_tokens_map.json", tokenizer.special_tokens_map)(folder)
     if name != "BertModel":
