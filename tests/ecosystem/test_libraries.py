@@ -10,8 +10,7 @@ from torch.testing import assert_close
 import hf_bert_impl
 from hf_bert_impl.model import modeling_bert
 from hf_bert_impl.parity import reference_model
-from tests.model.cases import model_and_batch, outputs, random_config, random_model
-from tests.support.checkpoints import WORDS
+from tests.model.cases import gradients, model_and_batch, outputs, random_config, random_model
 
 pytestmark = pytest.mark.ecosystem
 
@@ -103,13 +102,10 @@ def test_compiled_once_for_all_sizes(caplog):
 
 
 def test_compiled_training_gives_the_same_gradients():
-    grads = []
-    for compiled in (False, True):
-        ours = classifier()
-        call = torch.compile(ours, backend="aot_eager", dynamic=True) if compiled else ours
-        call(**padded(3, 11), labels=torch.tensor([0, 1, 1])).loss.backward()
-        grads.append([p.grad for p in ours.parameters()])
-    assert_close(grads[1], grads[0], atol=2e-5, rtol=0)
+    ours, batch = classifier(), padded(3, 11) | {"labels": torch.tensor([0, 1, 1])}
+    compiled = torch.compile(ours, backend="aot_eager", dynamic=True)
+    found, expected = (gradients(ours, call(**batch).loss) for call in (compiled, ours))
+    assert_close(found, expected, atol=2e-5, rtol=0)
 
 
 # --- torchao and CTranslate2 -------------------------------------------------------------------
@@ -134,15 +130,13 @@ def test_torchao_as_upstream(library, tmp_path):
         assert 1e-5 < (one - exact).abs().max() < 0.1 * exact.abs().max()
 
 
-def test_ctranslate2_reads_a_saved_model(library, tmp_path):
-    ct2 = library("ctranslate2")
-    model = random_model("BertModel", random_config(4, vocab_size=len(WORDS), type_vocab_size=2))
-    tokenizer = hf_bert_impl.BertTokenizer({word: number for number, word in enumerate(WORDS)})
-    for one in (model, tokenizer):
-        one.save_pretrained(tmp_path)
+def test_ctranslate2_reads_a_saved_model(library, save_tiny, tmp_path):
+    ct2, folder = library("ctranslate2"), save_tiny("BertModel")
+    model = hf_bert_impl.BertModel.from_pretrained(folder)
+    tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(folder)
     texts = ["the river rose over night, and nobody saw it", "it rose", "nice to meet you ,"]
     batch = tokenizer(texts, padding=True, return_tensors="pt")
-    place = ct2.converters.TransformersConverter(str(tmp_path)).convert(str(tmp_path / "ct2"))
+    place = ct2.converters.TransformersConverter(str(folder)).convert(str(tmp_path / "ct2"))
     found = ct2.Encoder(place).forward_batch(tokenizer(texts)["input_ids"]).last_hidden_state
     real = batch["attention_mask"].bool()
     expected = outputs(model, batch).last_hidden_state[real]
