@@ -21,7 +21,6 @@ from hf_bert_impl.cli.options import field_docs
 from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.measuring.batches import make_batch
 from tests.encoders.cases import random_stock
-from tests.support.checkpoints import SPECIAL_TOKENS, save_checkpoint
 from tests.support.lowered import WHY_NO_OPENVINO
 
 TINY = Source(random="tiny")
@@ -169,11 +168,9 @@ def test_contestants_take_a_family_checkpoint(name, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_library_encodes_as_sentence_transformers(tmp_path, monkeypatch):
+def test_the_library_encodes_as_sentence_transformers(save_tiny, monkeypatch):
     monkeypatch.delenv("HF_BERT_DATA", raising=False)
-    made_up = "the river rose over night and a market in music window paper"
-    words = {"words": (*SPECIAL_TOKENS, *made_up.split()), "max_position_embeddings": 67}
-    source = Source(str(save_checkpoint(tmp_path / "bert", "BertModel", **words)))
+    source = Source(str(save_tiny("BertModel", max_position_embeddings=67)))
     stock, ours = (
         Texts(name, "float32", source, Settings(threads=1, sentences=13))
         for name in ("sentence-transformers", "TextEncoder")
