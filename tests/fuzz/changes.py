@@ -97,13 +97,13 @@ def scale_heads(layer: Any, factors: Tensor) -> None:
     dense.register_forward_pre_hook(lambda module, inputs: inputs[0] * columns.to(inputs[0].dtype))
 
 
-def saved_and_loaded(model: Any, cls: type) -> Any:
-    """The model as `cls` reads it from a folder."""
+def saved_and_loaded(model: Any) -> Any:
+    """The model as its class reads it from a folder."""
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         backend = model.config._attn_implementation
-        loaded: Any = cls
-        loaded = loaded.from_pretrained(folder, dtype=model.dtype, attn_implementation=backend)
+        options = {"dtype": model.dtype, "attn_implementation": backend}
+        loaded = type(model).from_pretrained(folder, **options)
     return loaded.train(model.training)
 
 
@@ -166,7 +166,7 @@ LAST = {
 FRESH = {
     # Upstream's hooks that collect states cannot be pickled.
     "pickle": lambda s: s.model if s.is_reference else pickled(s.model),
-    "save and load": lambda s: saved_and_loaded(s.model, type(s.model)),
+    "save and load": lambda s: saved_and_loaded(s.model),
 }
 DTYPE = {"double": lambda s: s.model.to(torch.float64)}
 NOTHING = {
