@@ -325,7 +325,6 @@ def test_the_config_of_a_saved_model_in_an_archive(tmp_path):
     for file in source.glob("bert_model.ckpt.*"):
         files[file.name.replace("bert_model.ckpt", "variables/variables")] = file.read_bytes()
     report = convert(pack(tmp_path / "model.zip", files), tmp_path / "out", check=False)
-    assert (
-        report.source["config"] == "bert_config.json" and "vocab.txt" in report.result["tokenizer"]
-    )
+    assert report.source["config"] == "bert_config.json"
+    assert "vocab.txt" in report.result["tokenizer"]
     assert hf_bert_impl.BertTokenizer.from_pretrained(tmp_path / "out").vocab_size > 100

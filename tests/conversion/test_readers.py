@@ -177,9 +177,8 @@ def test_every_option_of_h5py(options, tmp_path):
     assert read("h5", path).software == "Keras " + ("2.1.6" * 8)  # cut, and on one line
     expected = {f"layer/{name}:0": ROWS for name in DATASETS} | VALUES
     native = {x: np.array(value, value.dtype.newbyteorder("=")) for x, value in expected.items()}
-    assert_same(
-        read_all("h5", path), {name: torch.from_numpy(value) for name, value in native.items()}
-    )
+    tensors = {name: torch.from_numpy(value) for name, value in native.items()}
+    assert_same(read_all("h5", path), tensors)
 
 
 # --- files of torch.save, of which no code is run --------------------------------------------
