@@ -22,10 +22,7 @@ def content(folder):
     return {file.name: file.read_text() for file in folder.iterdir()}
 
 
-def test_a_place_that_cannot_be_written_is_said(tmp_path):
-    words = r"cannot be written \(.*\). Free some disk space"
-    with pytest.raises(InputError, match=words):
-        make(tmp_path / ("x" * 300))
+def test_a_full_disk_is_said(tmp_path):
     full = pytest.raises(InputError, match=r"cannot be written \(No space left")
     with full, output_folder(tmp_path / "out"):
         raise OSError(28, "No space left on device")
