@@ -10,7 +10,7 @@ from hf_bert_impl import QuestionAnsweringPipeline
 from hf_bert_impl.data.vector_table import as_stored
 from hf_bert_impl.distributed import EmbedTexts
 from tests.cli.cases import LINES, assert_complete, expected, give_input, one_error_line
-from tests.distributed.results import finished, rejects
+from tests.distributed.cases import finished, rejects
 
 
 def test_a_vector_a_line(hf_bert, model, lines, output):

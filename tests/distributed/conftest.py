@@ -10,10 +10,8 @@ import pytest
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.distributed import EmbedTexts
 from hf_bert_impl.distributed.job import Job
+from tests.distributed.cases import IDS
 from tests.support.checkpoints import TEXTS
-
-IDS = [f"t{n}" for n in range(len(TEXTS))]
-RUN = "import sys; from hf_bert_impl.cli import main; sys.exit(main())"
 
 
 @pytest.fixture

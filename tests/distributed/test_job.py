@@ -16,9 +16,7 @@ from hf_bert_impl.distributed.job import LONGEST_TEXT
 from hf_bert_impl.distributed.run import run_job
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.model import kernels
-from tests.distributed.conftest import IDS
-from tests.distributed.hard_tasks import Hard
-from tests.distributed.results import assert_vectors, finished, rejects
+from tests.distributed.cases import IDS, Hard, assert_vectors, finished, rejects
 from tests.support.checkpoints import TEXTS
 
 

@@ -19,9 +19,7 @@ from hf_bert_impl.cli import main
 from hf_bert_impl.distributed import EmbedTexts, on_ray
 from hf_bert_impl.distributed.run import run_job
 from hf_bert_impl.errors import InputError
-from tests.distributed.conftest import RUN
-from tests.distributed.hard_tasks import Hard
-from tests.distributed.results import assert_vectors, rejects
+from tests.distributed.cases import Hard, assert_vectors, rejects
 from tests.support.checkpoints import TEXTS
 
 pytestmark = pytest.mark.distributed
@@ -99,8 +97,9 @@ def test_the_driver_is_killed(ray, job, rows, expected, capsys):
     lines[7] = json.dumps({"text": None, "id": "t7"})
     lines[30] = json.dumps({"text": "again", "id": "t3"})
     rows.write_text("\n".join(lines) + "\n")
+    run = "import sys; from hf_bert_impl.cli import main; sys.exit(main())"
     command = [
-        *(sys.executable, "-c", RUN, "embed", job.options["model"], str(rows)),
+        *(sys.executable, "-c", run, "embed", job.options["model"], str(rows)),
         *("-o", str(job.output), "--engine", "ray", "--workers", "2", "--column", "text"),
         *("--id-column", "id", "--part-size", "1", "--json"),
     ]
