@@ -9,7 +9,6 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
 from hf_bert_impl.encoders.forward import Forward
-from hf_bert_impl.inference.loading import load_tokenizer
 from tests.cli.cases import one_error_line
 from tests.encoders.cases import save_family
 from tests.support.damage import fields
@@ -92,15 +91,3 @@ def test_answer_and_fill(hf_bert, save, prefix, packed):
 def test_evaluate(hf_bert, place, save, packed, task, name, data):
     labels = {"id2label": {0: "O", 1: "B-x"}} if "Token" in name else {}
     assert hf_bert("evaluate", task, save(name, **labels), data, "--json").report and packed
-
-
-def test_tokenizer_of_the_family(save):
-    """Where no file names a class, as in FacebookAI/roberta-base."""
-    tokens = ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "a", "b", "Ġ", "ab")
-    vocab, folder = {token: n for n, token in enumerate(tokens)}, save("RobertaModel")
-    tokenizer = transformers.RobertaTokenizer(vocab=vocab, merges=[("a", "b")])
-    tokenizer.save_pretrained(folder)
-    (folder / "tokenizer_config.json").write_text("{}")
-    found = load_tokenizer(str(folder))
-    assert type(found) is type(tokenizer)
-    assert found("ab").input_ids == tokenizer("ab").input_ids

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from hf_bert_impl.cli import main, verify
-from hf_bert_impl.errors import InputError
 from hf_bert_impl.training import launch
 from tests.cli.cases import RUNS, paths_in
 
@@ -98,14 +97,6 @@ def test_errors_by_kind(hf_bert, monkeypatch, error, status, words):
     assert result.err.startswith(words)
     assert result.err.count("\n") == (status != 130)
     assert ("--debug" in result.err) == (status == 1)
-
-
-def test_arguments_are_said_as_options(hf_bert, monkeypatch):
-    message = "dtype is 3: `dtype='y'`, `allow_nan=True` or `check=False` of the `model`, `head`"
-    error = InputError(message, "dtype dtype='y' allow_nan=True check=False model")
-    monkeypatch.setattr("hf_bert_impl.conversion.convert", Mock(side_effect=error))
-    said = "--dtype is 3: --dtype y, --allow-nan or --no-check of the MODEL, `head`"
-    assert hf_bert("convert", "a", "-o", "b") == (2, "", f"error: {said}\n")
 
 
 def test_the_shell_completes_values(capsys, monkeypatch):

@@ -10,24 +10,17 @@ TEXT = "the low river flows lower\nand the lowest river is slow\n" * 4
 
 
 def test_pieces(hf_bert, write, tmp_path):
-    command = ("tokenizer", "train", write("a.txt", TEXT), "--vocab-size", 40, "--output")
-    words = hf_bert(*command, tmp_path / "made").words
+    """Of a column of a table: no header, label, quote or tag becomes a piece."""
+    rows = "".join(f'"{line}<br />",zzz\n' for line in TEXT.splitlines())
+    command = ("tokenizer", "train", write("a.csv", f"text,label\n{rows}"), "--column", "text")
+    words = hf_bert(*command, "--vocab-size", 40, "--output", tmp_path / "made").words
     assert "character coverage 1 " in words and "unknown rate 0 " in words
     assert f"{tmp_path / 'made'}: written in" in words
     files = {file.name for file in (tmp_path / "made").iterdir()}
     assert files == {"tokenizer.json", "tokenizer_config.json", "vocab.txt"}
     tokenizer = BertTokenizer.from_pretrained(tmp_path / "made")
     assert len(tokenizer) == 40 and tokenizer.tokenize("LOW") == ["low"]
-
-
-def test_a_column_of_a_table(hf_bert, write, tmp_path):
-    """Its words alone: no header, label, quote or tag becomes a piece."""
-    file = write("reviews.csv", "review,sentiment\n" + '"a low, low river<br />flows",zzz\n' * 9)
-    arguments = ("tokenizer", "train", file, "--vocab-size", 60, "-o", tmp_path / "made")
-    assert hf_bert(*arguments, "--column", "review").status == 0
-    vocabulary = BertTokenizer.from_pretrained(tmp_path / "made").get_vocab()
-    assert {"river", "flows", ","} < vocabulary.keys()
-    assert not {"z", "<", ">", "/", '"', "b"} & vocabulary.keys()
+    assert not {"z", "x", "b", "<", "/", '"'} & tokenizer.get_vocab().keys()
 
 
 def test_words(hf_bert, write, fixtures_dir, tmp_path):
