@@ -17,18 +17,14 @@ MADE = {
     FinetuningOptions: {"model": "m", "output": Path("out")},
     PretrainingOptions: {"files": ("f",), "output": Path("out")},
 }
-NUMBERS = [
-    (options, field)
-    for options in MADE
-    for field in dataclasses.fields(options)
-    if "int" in str(field.type) or "float" in str(field.type)
-    if field.name not in ("seeds", "sizes")
-]
 
 
-@pytest.mark.parametrize(("options", "field"), NUMBERS)
-def test_no_number_is_taken_unseen(options, field):
+@pytest.mark.parametrize("options", MADE)
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1, 1e30, 10**400, "3", True])
+def test_no_number_is_taken_unseen(options, value):
     """Whole numbers are no fractions, either; a field that is not listed would pass."""
-    for value in (math.nan, math.inf, -math.inf, -1, 1e30, 10**400, "3", True):
-        with pytest.raises(ValueError, match=f"{field.name} is "):
-            options(**MADE[options], **{field.name: value})
+    types = {field.name: str(field.type) for field in dataclasses.fields(options)}
+    for name in types.keys() - {"seeds", "sizes"}:
+        if "int" in types[name] or "float" in types[name]:
+            with pytest.raises(ValueError, match=f"{name} is "):
+                options(**MADE[options], **{name: value})

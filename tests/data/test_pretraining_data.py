@@ -29,7 +29,7 @@ assert_equal = partial(torch.testing.assert_close, rtol=0, atol=0)
 
 
 @pytest.fixture
-def corpus(tmp_path):
+def corpus(write):
     """37 documents in two files."""
     rng = random.Random(0)
     files = []
@@ -38,9 +38,8 @@ def corpus(tmp_path):
             [" ".join(rng.choices(WORDS, k=rng.randint(1, 9))) for _ in range(rng.randint(1, 12))]
             for _ in range(count)
         ]
-        file = tmp_path / name
-        file.write_text("\n\n".join("\n".join(document) for document in documents) + "\n")
-        files.append(str(file))
+        text = "\n\n".join("\n".join(document) for document in documents)
+        files.append(str(write(name, f"{text}\n")))
     return files
 
 
@@ -54,9 +53,9 @@ def small_groups(monkeypatch):
 
 @pytest.fixture
 def prepare(corpus, tmp_path):
-    def prepare(options=PAIRS, processes=1, cache="cache", files=corpus):
+    def prepare(options=PAIRS, processes=1, cache="cache"):
         documents = tokenize_documents(
-            files, TOKENIZER, processes=processes, cache_dir=tmp_path / cache
+            corpus, TOKENIZER, processes=processes, cache_dir=tmp_path / cache
         )
         return documents, make_examples(documents, TOKENIZER, options, processes=processes)
 

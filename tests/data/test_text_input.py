@@ -36,11 +36,6 @@ def is_tsv(name):
     return name.lower().startswith(("a.tsv", "a.tab", "tabs"))
 
 
-def texts_of(name):
-    """The texts that the form can hold."""
-    return [text for text in TEXTS if not is_tsv(name) or "\n" not in text]
-
-
 def save(folder, name, texts):
     """A file with the columns `no`, the number of each text, and `text`; a.txt has texts alone."""
     file, low = folder / name, name.lower()
@@ -64,7 +59,7 @@ def save(folder, name, texts):
     ("name", "place"), [(it, place) for place in PLACES for it in PLACES[place]]
 )
 def test_every_form(tmp_path, name, place):
-    texts = texts_of(name)
+    texts = [text for text in TEXTS if not is_tsv(name) or "\n" not in text]
     file = save(tmp_path, name, texts)
     records = list(read_records(file, "text", "no"))
     assert [row.values for row in records] == [[text] for text in texts]
@@ -89,6 +84,8 @@ def test_lines_without_a_column_are_texts(write):
         ("id,2024\n7,x\n8,y\n", "2024", "id", ["x", "y"], ["7", "8"], ""),
         ("text,id\nx,7\n", "0", "1", ["text", "x"], ["id", "7"], "'text'), since column 0 is a"),
         ("1,0\n7,x\n", "0", "1", ["x"], ["7"], "read as a header, since it has the name '0'"),
+        ("nice\nriver\n", None, None, ["river"], [None], "name of its column ('nice'). "),
+        ("nice\nriver\n", "0", None, ["nice", "river"], [None] * 2, ""),
         ("good,1\nbad,0\n", "0", "1", ["good", "bad"], ["1", "0"], ""),  # only one is a name
     ],
 )
@@ -136,13 +133,6 @@ def test_utf_16_is_named(write, name):
     for content in ("nice\nto meet\n".encode("utf-16"), b"\xfe\xff" + "nice\n".encode("utf-16-be")):
         with pytest.raises(InputError, match=r"is UTF-16\. Save it as UTF-8"):
             read(write(name, content))
-
-
-def test_the_first_row_of_one_column_is_its_name(write):
-    file = write("a.csv", "nice\nriver\n")
-    with pytest.warns(InputNote, match=r"name of its column \('nice'\)\. .* name column 0"):
-        assert read(file) == ["river"]
-    assert read(file, "0") == ["nice", "river"]
 
 
 #: Files that use quotes as pandas does, and files that do not.
