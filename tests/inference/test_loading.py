@@ -46,6 +46,7 @@ FOLDERS = {
     "code that a push brings": (None, {"tokenizer_class": "BertTokenizer", "auto_map": OWN}, {}),
     "a generic class": (save_backend, None, {}),
     "sentencepiece in config.json": (save_pieces, None, {"tokenizer_class": "XLMRobertaTokenizer"}),
+    "nothing but the family": (save_pieces, None, {"model_type": "xlm-roberta"}),
     "an unknown class": (save_backend, {"tokenizer_class": "NoSuchTokenizer"}, {}),
 }
 

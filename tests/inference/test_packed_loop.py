@@ -77,19 +77,19 @@ CASES = {
     "multi-vector query": (multi_vector, lambda m, **o: m.encode_query(TEXTS, **o)),
     "multi-vector": (multi_vector, lambda m, **o: m.encode_document(TEXTS * 3, **o)),
 }
+
+
+def queries(model, **options):
+    return model.encode_query(TEXTS * 9, **options)
+
+
 #: Whose batches stay padded.
 PADDED = {
-    "route of queries": (sparse_routes, lambda m, **o: m.encode_query(TEXTS * 9, **o)),
+    "route of queries": (sparse_routes, queries),
     "route of documents": (sparse_routes, lambda m, **o: m.encode_document(TEXTS * 9, **o)),
-    "expansion": (
-        lambda f: multi_vector(f, attend=True),
-        lambda m, **o: m.encode_query(TEXTS * 9, **o),
-    ),
+    "expansion": (lambda f: multi_vector(f, attend=True), queries),
     # Queries end in [PAD], whose states count although no token attends to them.
-    "[PAD]": (
-        lambda f: multi_vector(f, token="[PAD]", attend=False),
-        lambda m, **o: m.encode_query(TEXTS * 9, **o),
-    ),
+    "[PAD]": (lambda f: multi_vector(f, token="[PAD]", attend=False), queries),
     "unpad_inputs": (unpad_inputs, lambda m, **o: m.encode(TEXTS * 9, **o)),
 }
 
