@@ -38,11 +38,6 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-def same_weights(one: Path, other: Path) -> bool:
-    a, b = weights(one), weights(other)
-    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
-
-
 class Recipe(TrainerCallback):
     """Keeps the rate of each step in thousandths, and the optimizer's settings by parameter."""
 
