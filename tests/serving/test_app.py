@@ -25,9 +25,6 @@ from tests.encoders.cases import save_family
 from tests.serving.conftest import Slow
 from tests.support.checkpoints import TEXTS
 
-QUESTION = {"question": "a", "context": "b"}
-LONG_PAIR = {"query": "a", "texts": ["b", "b " * 90], "truncate": False}
-
 
 @pytest.fixture(scope="module")
 def worker(served):
@@ -209,7 +206,7 @@ REFUSED = {
         ("/rerank", {"query": "a", "texts": ["b"], "documents": ["b"]}, 400, "not both"),
         ("/rerank", {"query": "a", "documents": ["b", {}]}, 400, "`documents.1.text`: Field req"),
         ("/rerank", {"query": "a", "documents": ["b"], "rank_fields": ["c"]}, 400, "`rank_fields"),
-        ("/rerank", LONG_PAIR, 400, "text 1 has 94 tokens"),
+        ("/rerank", {"query": "a", "texts": ["b", "b " * 90], "truncate": False}, 400, "1 has 94"),
         ("/rerank", {"query": " ", "texts": ["b"]}, 400, "`query` is empty"),
     ],
     "classify": [
@@ -219,7 +216,7 @@ REFUSED = {
     "answer": [
         ("/answer", {"question": "a"}, 400, "`inputs.context`: Field required"),
         ("/answer", {"question": "a", "context": " "}, 400, "The context is empty (question 'a'"),
-        ("/answer", QUESTION | {"max_seq_len": 99999}, 400, "max_seq_len"),
+        ("/answer", {"question": "a", "context": "b", "max_seq_len": 99999}, 400, "max_seq_len"),
         ("/answer", {"question": "a", "context": "\u200b"}, 400, "question 'a' is empty"),
     ],
 }
