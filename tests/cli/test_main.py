@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from hf_bert_impl.cli import main, verify
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.training import launch
 from tests.cli.cases import RUNS, paths_in
 
@@ -83,6 +84,7 @@ def test_version_help_and_traceback(hf_bert, tmp_path):
     ("error", "status", "words"),
     [
         (ValueError("two\n lines"), 2, "error: two lines\n"),
+        (InputError("use `bf16=False`", "bf16=False"), 2, "error: use --no-bf16\n"),
         (FileNotFoundError(2, "No such file", "x"), 2, "error: [Errno 2] No such file: 'x'\n"),
         (OverflowError("int too big"), 2, "error: A number is too large (int too"),
         (ValueError("half: \ud83d"), 2, "error: half: \\ud83d\n"),
