@@ -20,6 +20,10 @@ RUNS = {
         "all-MiniLM-L6-v2": ("minilm-avx512", "minilm-static-int8"),
         "BERT-base": ("base-avx512", "base-static-int8"),
     },
+    "Intel Xeon, AVX-512": {
+        "all-MiniLM-L6-v2": ("minilm-intel-avx512",),
+        "BERT-base": ("base-intel-avx512",),
+    },
     "AMD EPYC Zen 3, AVX2": {
         "all-MiniLM-L6-v2": ("minilm-avx2",),
         "BERT-base": ("base-avx2",),
