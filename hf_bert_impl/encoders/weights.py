@@ -151,7 +151,7 @@ def computed_in(model: Any) -> str:
 
 
 def precision_in(model: Any) -> str:
-    """The same without the kernels, which are chosen by measured times, in each process anew."""
+    """The dtype that a model computes in. Kernels are left out: each process measures them anew."""
     kernels = prepared_kernels(model)
     return computed_in(model) if kernels is None else kernels.precision
 
